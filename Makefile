@@ -1,0 +1,53 @@
+# One verb, one line. CI calls these and nothing else. PYTHON=3.13 picks another interpreter for a new .venv.
+
+export VENV ?= .venv
+export PYTHON ?= 3.11
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds lock
+
+help: ## say what there is
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+setup: ## install what run and tests need
+	@tests/setup.sh tests
+
+runtime:
+	@tests/setup.sh run
+
+run: runtime ## the basic example, keyless, on http://127.0.0.1:8484
+	@exec $(BIN)/kubeharness dev -f docs/examples/basic $(ARGS)
+
+test: setup ## every test that needs no node tier
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## format, lint, types, import contracts, generated files without drift
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m kubeharness.kinds.crdgen --check
+	$(BIN)/python tests/leafmap.py --check
+
+fmt: setup ## format, and mend what the linter can
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+e2e: setup ## the whole product on a real API server
+	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+
+bench: setup ## measure; nothing here passes or fails
+	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
+
+cases: setup ## field case -> test -> result: make cases ISSUE=3
+	@$(BIN)/python tests/cases.py $(ISSUE)
+
+fresh: ## the README's two commands in a clone with empty HOME and caches
+	@tests/fresh.sh
+
+crds: runtime ## generate crds/ from the models
+	@$(BIN)/python -m kubeharness.kinds.crdgen
+
+lock: ## compile the locks anew: make lock ARGS=--upgrade
+	@tests/setup.sh uv && tests/lock.sh $(ARGS)
