@@ -14,4 +14,4 @@ compile=("$uv" pip compile --quiet --universal --python-version 3.11 --generate-
 "${compile[@]}" pyproject.toml --group dev --constraints gateway/requirements.txt --output-file tests/requirements.txt
 echo "uv==$("$uv" self version --short | cut -d' ' -f1)" | "${compile[@]}" - --output-file tests/uv.txt
 
-npm install --prefix tests --package-lock-only --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
+npm install --prefix tests --package-lock-only --no-update-notifier --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error

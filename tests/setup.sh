@@ -49,7 +49,7 @@ install_npm() {
   local wanted
   wanted=$(hash_of tests/package.json tests/package-lock.json)
   stamped tests/node_modules/.stamp "$wanted" && return
-  npm ci --prefix tests --no-audit --no-fund --loglevel=error
+  npm ci --prefix tests --no-update-notifier --no-audit --no-fund --loglevel=error
   echo "$wanted" >tests/node_modules/.stamp
 }
 
