@@ -1,7 +1,6 @@
 # One verb, one line. CI calls these and nothing else. PYTHON=3.13 picks another interpreter for a new .venv.
 
 export VENV ?= .venv
-export PYTHON ?= 3.11
 BIN := $(VENV)/bin
 ARGS ?=
 

@@ -10,7 +10,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${VENV:-.venv}
-python=${PYTHON:-3.11}
 tools=.venv-tools
 export UV_PYTHON_DOWNLOADS=never
 export UV_LINK_MODE=copy
@@ -29,6 +28,16 @@ install_uv() {
   echo "$wanted" >"$tools/.uv"
 }
 
+find_python() { # 3.11, the floor, if it is here; PYTHON=3.13 insists on another
+  local wanted=${PYTHON:-3.11} below_pyenv
+  "$tools/bin/uv" python find --system "$wanted" 2>/dev/null && return
+  for below_pyenv in "${PYENV_ROOT:-$HOME/.pyenv}/versions/$wanted".*/bin/python; do
+    [ ! -x "$below_pyenv" ] || { echo "$below_pyenv"; return; }
+  done
+  [ -z "${PYTHON:-}" ] || { echo "no Python $PYTHON on this machine" >&2; return 1; }
+  "$tools/bin/uv" python find --system '>=3.11'
+}
+
 install_python() { # requirements, stamp
   local requirements=$1 stamp=$venv/$2 uv=$tools/bin/uv wanted interpreter
   # Of pyproject.toml only what is installed counts, not the tools' settings below it.
@@ -36,7 +45,7 @@ install_python() { # requirements, stamp
   stamped "$stamp" "$wanted" && return
   install_uv
   if [ ! -x "$venv/bin/python" ]; then
-    interpreter=$("$uv" python find --system "$python" 2>/dev/null || "$uv" python find --system '>=3.11')
+    interpreter=$(find_python)
     "$uv" venv --quiet --clear --python "$interpreter" "$venv"
   fi
   rm -f "$venv"/.stamp-run "$venv"/.stamp-tests
