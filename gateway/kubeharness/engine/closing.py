@@ -1,13 +1,13 @@
 """What a settlement writes: the drafts that close everything a submission leaves open, in their one order.
 
-Pure composition. A worker's settlement and a gateway's cancel of an unclaimed head both call it, so a submission
-looks the same in the log whoever ended it (I7, I8, I12).
+Pure composition. A worker's settlement and a gateway's cancel of an unclaimed head both call it, so a
+submission looks the same in the log whoever ended it (I7, I8, I12).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import cast
+from typing import assert_never, cast
 
 from kubeharness.core import codec
 from kubeharness.core.ids import AttemptId, CallId, SubmissionId, TurnId
@@ -39,6 +39,8 @@ def closing_outcome(call: OpenCall, cause: OutcomeCause) -> ToolOutcome:
             content = f"{cause.value}, the child run was cancelled"
         case CallState.RECORDED | CallState.ASKED | CallState.APPROVED:
             content = f"{cause.value}, was not run"
+        case _:
+            assert_never(call.state)
     return ToolOutcome(
         call_id=call.call_id, tool_name=call.tool_name, content=content, is_error=True, cause=cause
     )
@@ -58,7 +60,7 @@ def closing_drafts(
     time: datetime,
     bits: Callable[[], int],
 ) -> list[Draft]:
-    """The aborted message if one is open, an outcome a call in order, each unread message, the settlement last.
+    """The aborted message if one is open, one outcome a call, each unread message, the settlement last.
 
     `cause` and `aborted` say why calls and message have no end of their own. Unread messages are written as
     undelivered and listed on the settlement. `bits` gives the 16 random bits of each record's id.
