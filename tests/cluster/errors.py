@@ -1,0 +1,63 @@
+"""What can go wrong with a test cluster; each error tells its reader what to do next.
+
+ClusterError
+├── CommandMissing       a command that the machine must have is not there
+├── BuildFailed          the Kubernetes binaries could not be built
+├── NoCluster            the environment names a cluster that cannot be had
+├── ProcessFailed        a process of the control plane ended, or was not ready in time
+├── KubectlFailed        kubectl ended with an error
+└── NoAuditLog           this cluster's audit log is not ours to read
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class ClusterError(Exception):
+    """Anything that keeps a test from the cluster it asked for: a failure, never a skip."""
+
+
+class CommandMissing(ClusterError):
+    """A command that the machine must have is not there."""
+
+    def __init__(self, command: str, remedy: str) -> None:
+        super().__init__(f"the test cluster needs {command!r}, which is not on this machine: {remedy}")
+        self.command = command
+
+
+class BuildFailed(ClusterError):
+    """The Kubernetes binaries could not be built."""
+
+    def __init__(self, reason: str, output: str) -> None:
+        super().__init__(f"building the Kubernetes binaries failed: {reason}\n{output}")
+
+
+class NoCluster(ClusterError):
+    """The environment names a cluster that cannot be had."""
+
+
+class ProcessFailed(ClusterError):
+    """A process of the control plane ended, or was not ready in time."""
+
+    def __init__(self, name: str, what: str, log: Path, tail: str) -> None:
+        super().__init__(f"{name} {what}; the end of its log {log}:\n{tail}")
+        self.name = name
+        self.log = log
+
+
+class KubectlFailed(ClusterError):
+    """kubectl ended with an error, or not in time; `stderr` is what the server or kubectl said."""
+
+    def __init__(self, args: Sequence[str], what: str, stderr: str) -> None:
+        super().__init__(f"kubectl {' '.join(args)}: {what}\n{stderr}")
+        self.stderr = stderr
+
+
+class NoAuditLog(ClusterError):
+    """This cluster's audit log is not ours to read."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "writes are counted in the API server's audit log, which only our own control plane hands out: "
+            "run this test without KUBEHARNESS_TEST_CLUSTER=given"
+        )
