@@ -30,6 +30,7 @@ class Event(StrEnum):
     ADMIT = "admit"
     CLAIM = "claim"
     APPEND = "append"
+    RENEW = "renew"
     SETTLE = "settle"
     RELEASE = "release"
     REAP = "reap"
@@ -42,6 +43,7 @@ LEGAL: dict[Event, frozenset[LaneState]] = {
     Event.ADMIT: frozenset(LaneState),
     Event.CLAIM: frozenset({LaneState.READY}),
     Event.APPEND: frozenset({LaneState.RUNNING}),
+    Event.RENEW: frozenset({LaneState.RUNNING}),
     Event.SETTLE: frozenset({LaneState.RUNNING}),
     Event.RELEASE: frozenset({LaneState.RUNNING}),
     Event.REAP: frozenset({LaneState.RUNNING}),
@@ -87,8 +89,6 @@ class Repeated:
     """The write was applied before: here is its place in the log."""
 
     write: LastWrite
-
-
 
 
 def admit(lane: Lane, *, now: int, max_queued: int | None) -> Lane:
@@ -206,6 +206,13 @@ def append(
     )
 
 
+def renew(lane: Lane, *, now: int, attempt: AttemptId, lease_ms: int) -> Lane:
+    """The owner is alive: its lease begins anew, also one that has run out and that nobody took. Raises LaneLost."""
+    if lane.attempt != attempt:
+        raise LaneLost(attempt)
+    return replace(lane, lease_until=now + lease_ms)
+
+
 def settle(
     lane: Lane,
     *,
@@ -216,15 +223,17 @@ def settle(
     closes: int,
     drains: int,
     success: bool,
+    ends_turn: bool = False,
 ) -> Lane | Repeated:
     """End the head and promote the next (I7). Names what it closes and drains; other counts refuse it.
 
-    A success needs an empty inbox, no open call and no cancel flag. Raises LaneLost, SettlementRefused.
+    A success needs an empty inbox, no open call and no cancel flag; an open message must be ended by it (I12).
+    Raises LaneLost, SettlementRefused.
     """
     repeated = fence(lane, attempt, number)
     if repeated is not None:
         return repeated
-    check_closing(lane, closes=closes, drains=drains)
+    check_closing(lane, closes=closes, drains=drains, ends_turn=ends_turn)
     if success and (lane.cancel is not None or lane.unread or lane.open_calls):
         raise SettlementRefused("a cancel, a message or a call came first")
     written = stamped(lane, now=now, count=records)
@@ -232,12 +241,14 @@ def settle(
     return promoted(replace(written, write=write), now=now)
 
 
-def check_closing(lane: Lane, *, closes: int, drains: int) -> None:
-    """Refuse a settlement that does not name exactly what is open."""
+def check_closing(lane: Lane, *, closes: int, drains: int, ends_turn: bool) -> None:
+    """Refuse a settlement that does not name exactly what is open, or leaves a message without an end."""
     if closes != lane.open_calls:
         raise SettlementRefused(f"{lane.open_calls} calls are open, {closes} are closed")
     if drains != lane.unread:
         raise SettlementRefused(f"{lane.unread} messages are unread, {drains} are drained")
+    if lane.open_turn is not None and not ends_turn:
+        raise SettlementRefused(f"the message of turn {lane.open_turn} has no end")
 
 
 def promoted(lane: Lane, *, now: int) -> Lane:
@@ -353,19 +364,30 @@ class Cancelling:
 
 
 def cancel(
-    lane: Lane, *, now: int, position: int, reason: str, closes: int, drains: int, records: int, submission: str
+    lane: Lane,
+    *,
+    now: int,
+    position: int,
+    reason: str,
+    closes: int,
+    drains: int,
+    records: int,
+    submission: str,
+    ends_turn: bool = False,
 ) -> Cancelling:
     """Cancel a submission: queued ones and an unclaimed head settle at once, a running head is flagged.
 
-    Raises AlreadySettled, and SettlementRefused if an unclaimed head has other things open than are named.
+    Raises AlreadySettled, and SettlementRefused if what is open is not what is named.
     """
     if lane.state is LaneState.IDLE or position < lane.head or position in lane.cancelled_positions:
         raise AlreadySettled(submission)
     if position > lane.head:
+        if closes or drains:
+            raise SettlementRefused("a queued submission has nothing open")
         written = stamped(lane, now=now, count=records)
         settled = replace(written, cancelled_positions=tuple(sorted((*lane.cancelled_positions, position))))
         return Cancelling(lane=settled, settles=True)
     if lane.state is LaneState.RUNNING:
         return Cancelling(lane=replace(lane, cancel=lane.cancel or reason), settles=False)
-    check_closing(lane, closes=closes, drains=drains)
+    check_closing(lane, closes=closes, drains=drains, ends_turn=ends_turn)
     return Cancelling(lane=promoted(stamped(lane, now=now, count=records), now=now), settles=True)

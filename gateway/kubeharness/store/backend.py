@@ -153,7 +153,8 @@ class UsageEntry:
     attempt: AttemptId
     number: int
     conversation: ConversationId
-    submission_id: SubmissionId
+    position: int
+    """The submission's."""
     usage: UsageRow
     at: int
 
