@@ -75,9 +75,7 @@ class ControlPlane(Cluster):
         """The API server's log of writes, one JSON event a line."""
         return self.folder / "audit.log"
 
-    def audit_writes(
-        self, since: datetime.datetime, users: Collection[str] | None = None
-    ) -> list[audit.Write]:
+    def audit_writes(self, since: datetime.datetime, users: Collection[str] | None = None) -> list[audit.Write]:
         """Return the writes that the server answered since then, by these users or by all."""
         return audit.read_writes(self.audit_log, since=since, users=users)
 
@@ -116,9 +114,7 @@ class ControlPlane(Cluster):
             time.sleep(0.05)
 
     def _answers(self, path: str) -> bool:
-        connection = http.client.HTTPSConnection(
-            "127.0.0.1", self._port, timeout=5.0, context=self._admin_context()
-        )
+        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5.0, context=self._admin_context())
         try:
             connection.request("GET", path)
             return connection.getresponse().status == http.HTTPStatus.OK

@@ -75,9 +75,7 @@ def signing_key(folder: Path) -> tuple[Path, Path]:
     private, public = folder / "service-account.key", folder / "service-account.pub"
     _write_private(private, key)
     public.write_bytes(
-        key.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     return private, public
 

@@ -57,9 +57,7 @@ def running(command: Sequence[str | Path], log: Path) -> Iterator[Process]:
     if setpriv is not None and threading.current_thread() is threading.main_thread():
         argv = [setpriv, "--pdeathsig", "KILL", "--", *argv]  # it execs: the pid is the command's own
     with log.open("wb") as output:
-        popen = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-        )
+        popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     process = Process(Path(command[0]).name, popen, log)
     try:
         yield process

@@ -100,18 +100,14 @@ def test_status_is_applied_server_side_under_its_own_manager(widgets: Cluster, n
     assert owners == ["tester"]
 
 
-def test_the_garbage_collector_removes_what_a_deleted_object_owned(
-    control_plane: Cluster, namespace: str
-) -> None:
+def test_the_garbage_collector_removes_what_a_deleted_object_owned(control_plane: Cluster, namespace: str) -> None:
     control_plane.apply(config_map("owner"), namespace=namespace)
     uid = control_plane.kubectl_json("get", "configmap", "owner", "-n", namespace)["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
     control_plane.apply(config_map("owned", ownerReferences=[owner]), namespace=namespace)
     control_plane.kubectl("delete", "configmap", "owner", "--namespace", namespace)
 
-    assert eventually(
-        lambda: "owned" not in control_plane.kubectl("get", "cm", "-o", "name", "-n", namespace)
-    )
+    assert eventually(lambda: "owned" not in control_plane.kubectl("get", "cm", "-o", "name", "-n", namespace))
 
 
 def test_the_audit_log_names_the_account_that_wrote_and_nobody_when_all_rest(
