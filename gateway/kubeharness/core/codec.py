@@ -23,7 +23,11 @@ from kubeharness.core.revision import AgentRevision, StoredRevision
 from kubeharness.core.text import clean_json
 
 T = TypeVar("T")
-_CLASSES = {cast("Any", payload).kind: payload for payload in records.Payload.__args__ if payload is not UnknownPayload}
+_CLASSES = {
+    cast("Any", payload).kind: payload
+    for payload in records.Payload.__args__
+    if payload is not UnknownPayload
+}
 
 
 def wire_name(name: str) -> str:
@@ -76,14 +80,14 @@ def loads(raw: bytes | str) -> Json:
 
 
 @cache
-def _adapter(of: type[T]) -> TypeAdapter[list[T]]:
+def _adapter(of: Any) -> TypeAdapter[list[Any]]:
     config = ConfigDict(alias_generator=wire_name, extra="ignore", populate_by_name=False)
-    return TypeAdapter(list[of], config=config)  # type: ignore[valid-type]  # a list hands the config down
+    return TypeAdapter(list[of], config=config)  # a list hands the config down to a dataclass
 
 
 def decode(of: type[T], value: Json) -> T:
     """A dataclass tree from JSON. Raises ValueError where the shape is not the class's."""
-    return _adapter(of).validate_python([value])[0]
+    return cast("T", _adapter(of).validate_python([value])[0])
 
 
 def wire_time(at: datetime) -> str:
@@ -117,7 +121,12 @@ def draft(
 
 def frame(stored: StoredRecord) -> bytes:
     """The record on the wire: `{"id":"…",` and the stored bytes after their first brace."""
-    return b'{"id":"' + record_id(stored.milliseconds, stored.seq, stored.bits).encode() + b'",' + stored.body[1:]
+    return (
+        b'{"id":"'
+        + record_id(stored.milliseconds, stored.seq, stored.bits).encode()
+        + b'",'
+        + stored.body[1:]
+    )
 
 
 def decode_record(stored: StoredRecord) -> Record:
@@ -181,7 +190,10 @@ def store_revision(revision: AgentRevision) -> StoredRevision:
     body["systemPrompt"] = part(revision.system_prompt)
     body["provider"] = part(to_json(revision.provider))
     body["tools"] = [
-        {**cast("JsonObject", to_json(dataclasses.replace(grant, server=None))), "server": part(to_json(grant.server))}
+        {
+            **cast("JsonObject", to_json(dataclasses.replace(grant, server=None))),
+            "server": part(to_json(grant.server)),
+        }
         if grant.server
         else to_json(grant)
         for grant in revision.tools
@@ -200,11 +212,17 @@ def load_revision(stored: StoredRevision) -> AgentRevision:
     body["systemPrompt"] = part(body["systemPrompt"])
     body["provider"] = part(body["provider"])
     tools = cast("list[JsonObject]", body.get("tools", []))
-    body["tools"] = [{**grant, "server": part(grant["server"])} if "server" in grant else grant for grant in tools]
+    body["tools"] = [
+        {**grant, "server": part(grant["server"])} if "server" in grant else grant for grant in tools
+    ]
     return decode(AgentRevision, body)
 
 
 def part_digests(body: bytes) -> list[str]:
     """The digests that a stored revision's body names."""
     raw = cast("dict[str, Any]", loads(body))
-    return [raw["systemPrompt"], raw["provider"], *(grant["server"] for grant in raw.get("tools", []) if "server" in grant)]
+    return [
+        raw["systemPrompt"],
+        raw["provider"],
+        *(grant["server"] for grant in raw.get("tools", []) if "server" in grant),
+    ]

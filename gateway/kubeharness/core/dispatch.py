@@ -4,13 +4,50 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kubeharness.core.ids import DISPATCH_ID, SessionKey, legal_instance_or_session
+from kubeharness.core.ids import (
+    DEFAULT_SESSION,
+    DISPATCH_ID,
+    DNS_LABEL,
+    SessionKey,
+    legal_instance_or_session,
+)
 from kubeharness.core.errors import InvalidRequest
 from kubeharness.core.json import JsonObject
 from kubeharness.core.text import clean_text
 
 OnBusy = Literal["enqueue", "steer", "followup", "reject"]
 Priority = Literal["interactive", "batch"]
+
+ALPHABET = "use 1 to 256 of letters, digits and . _ ~ : @ -, and not '.' or '..'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a caller says that a session lies; the incarnation is the gateway's to add."""
+
+    namespace: str
+    agent: str
+    instance: str
+    session: str = DEFAULT_SESSION
+
+    def validate(self) -> None:
+        """Raise InvalidRequest naming the part that is outside of its alphabet."""
+        for name, value in (("namespace", self.namespace), ("agent", self.agent)):
+            if not DNS_LABEL.match(value):
+                raise InvalidRequest(name, "use 1 to 63 of lower-case letters, digits and -, as Kubernetes does")
+        for name, value in (("id", self.instance), ("session", self.session)):
+            if not legal_instance_or_session(value):
+                raise InvalidRequest(name, ALPHABET)
+
+    def of(self, incarnation: str) -> SessionKey:
+        """The session of this incarnation of the agent."""
+        return SessionKey(
+            namespace=self.namespace,
+            agent=self.agent,
+            incarnation=incarnation,
+            instance=self.instance,
+            session=self.session,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +95,18 @@ class Dispatch:
         """Raise InvalidRequest naming the first field that breaks a rule of the HTTP contract."""
         for name, value in (("id", self.key.instance), ("session", self.key.session)):
             if not legal_instance_or_session(value):
-                raise InvalidRequest(name, "use 1 to 256 of letters, digits and . _ ~ : @ -, and not '.' or '..'")
+                raise InvalidRequest(
+                    name, "use 1 to 256 of letters, digits and . _ ~ : @ -, and not '.' or '..'"
+                )
         if not DISPATCH_ID.match(self.dispatch_id):
             raise InvalidRequest("dispatchId", "use 1 to 256 characters without control characters")
         if len(self.labels) > 32:
             raise InvalidRequest("labels", "give at most 32")
         for label, value in self.labels.items():
             if not 1 <= len(label) <= 128 or len(value) > 256:
-                raise InvalidRequest(f"labels.{label[:32]}", "keys have 1 to 128 characters, values at most 256")
+                raise InvalidRequest(
+                    f"labels.{label[:32]}", "keys have 1 to 128 characters, values at most 256"
+                )
         self.message.validate()
 
     def digest(self, canonical: bytes) -> str:

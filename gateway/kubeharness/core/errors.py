@@ -60,7 +60,9 @@ class OffsetUnknown(KubeharnessError):
     code = "offset_unknown"
 
     def __init__(self, offset: str, head: str | None) -> None:
-        super().__init__(f"no record {offset!r} in this log; read from the start, or from the head {head or 'none'}")
+        super().__init__(
+            f"no record {offset!r} in this log; read from the start, or from the head {head or 'none'}"
+        )
         self.head = head
 
 

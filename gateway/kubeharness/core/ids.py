@@ -93,7 +93,9 @@ def _derived(prefix: str, *parts: str) -> str:
 
 def submission_id(key: InstanceKey, dispatch_id: str) -> SubmissionId:
     """The one submission that a dispatch id can ever name in this instance (I2)."""
-    return SubmissionId(_derived("sub_", key.namespace, key.agent, key.incarnation, key.instance, dispatch_id))
+    return SubmissionId(
+        _derived("sub_", key.namespace, key.agent, key.incarnation, key.instance, dispatch_id)
+    )
 
 
 def conversation_id(key: SessionKey) -> ConversationId:
@@ -143,4 +145,6 @@ def parse_record_id(text: str) -> Offset:
     if len(text) != 26:
         raise ValueError("a record id has 26 characters")
     raw = bytes(ULID.from_str(text.upper()))
-    return Offset(int.from_bytes(raw[:6], "big"), int.from_bytes(raw[6:14], "big"), int.from_bytes(raw[14:], "big"))
+    return Offset(
+        int.from_bytes(raw[:6], "big"), int.from_bytes(raw[6:14], "big"), int.from_bytes(raw[14:], "big")
+    )

@@ -6,7 +6,16 @@ Times are milliseconds of the store's clock (Postgres' own in a cluster), never 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kubeharness.core.ids import AttemptId, CallId, ConversationId, InboxId, RevisionId, SessionKey, SubmissionId, TurnId
+from kubeharness.core.ids import (
+    AttemptId,
+    CallId,
+    ConversationId,
+    InboxId,
+    RevisionId,
+    SessionKey,
+    SubmissionId,
+    TurnId,
+)
 from kubeharness.core.messages import Usage
 
 

@@ -9,7 +9,9 @@ events (the engine's recorder) holds the loop back by just that.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kubeharness.core.events import (
     AgentCompleted,
@@ -31,6 +33,9 @@ Seam = Callable[[], Awaitable[Sequence[ProviderMessage]]]
 """Asked after a tool batch and before the run would stop: what was said to the run meanwhile (steering)."""
 
 
+_Event = TypeVar("_Event")
+
+
 @dataclass(slots=True)
 class AgentLoopContext:
     """What a run starts from. `pending_calls` are calls of the last assistant message that still need a result."""
@@ -40,7 +45,9 @@ class AgentLoopContext:
     pending_calls: Sequence[ToolCall] = ()
 
 
-async def sequentially(tools: ToolRuntime, calls: Sequence[ToolCall]) -> AsyncIterator[ToolCallStart | ToolCallEnd]:
+async def sequentially(
+    tools: ToolRuntime, calls: Sequence[ToolCall]
+) -> AsyncIterator[ToolCallStart | ToolCallEnd]:
     """The default batch runner: one call after the other, errors as results."""
     for call in calls:
         yield ToolCallStart(call)
@@ -59,7 +66,9 @@ async def nothing_said() -> Sequence[ProviderMessage]:
 class AgentLoop:
     """Turns of model and tools until the model is done, a budget ends, or something fails."""
 
-    def __init__(self, provider: Provider, *, batch: BatchRunner = sequentially, seam: Seam = nothing_said) -> None:
+    def __init__(
+        self, provider: Provider, *, batch: BatchRunner = sequentially, seam: Seam = nothing_said
+    ) -> None:
         self._provider = provider
         self._batch = batch
         self._seam = seam
@@ -72,12 +81,13 @@ class AgentLoop:
             if calls:
                 results: dict[str, ToolResult] = {}
                 asked: ToolCallEnd | None = None
-                async for event in self._batch(tools, calls):
-                    yield event
-                    if isinstance(event, ToolCallEnd):
-                        results[event.call.id] = event.result
-                        if event.result.requires_input:
-                            asked = event
+                async with _closed_after(self._batch(tools, calls)) as batch:
+                    async for event in batch:
+                        yield event
+                        if isinstance(event, ToolCallEnd):
+                            results[event.call.id] = event.result
+                            if event.result.requires_input:
+                                asked = event
                 messages.extend(tool_message(call, results[call.id]) for call in calls)  # in call order (C34)
                 if asked is not None:
                     yield InputRequired(asked.call, asked.result)
@@ -88,10 +98,11 @@ class AgentLoop:
 
             assistant: ProviderMessage | None = None
             try:
-                async for turn_event in self._provider.stream(messages, tools.definitions()):
-                    yield turn_event
-                    if isinstance(turn_event, CompletionEnd):
-                        assistant = turn_event.message
+                async with _closed_after(self._provider.stream(messages, tools.definitions())) as turn:
+                    async for turn_event in turn:
+                        yield turn_event
+                        if isinstance(turn_event, CompletionEnd):
+                            assistant = turn_event.message
             except Exception as error:  # typed by the provider; the consumer decides what it means
                 yield AgentError(str(error), error)
                 return
@@ -108,6 +119,17 @@ class AgentLoop:
                     return
                 messages.extend(said)
         yield MaxStepsReached()
+
+
+@asynccontextmanager
+async def _closed_after(events: AsyncIterator[_Event]) -> AsyncIterator[AsyncIterator[_Event]]:
+    """Whoever leaves the loop ends its tools and its model call now, not when the collector finds them."""
+    try:
+        yield events
+    finally:
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()
 
 
 def tool_message(call: ToolCall, result: ToolResult) -> ProviderMessage:

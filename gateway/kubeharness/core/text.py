@@ -1,8 +1,6 @@
 """Text that can always be stored and sent again (I15): sanitised once, at record time."""
 
 import re
-from typing import cast
-
 from kubeharness.core.json import Json
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
@@ -38,4 +36,4 @@ def cut_text(text: str, limit_bytes: int) -> tuple[str, int | None]:
 
 def as_object(value: Json) -> dict[str, Json] | None:
     """The value if it is a JSON object, else None."""
-    return cast("dict[str, Json]", value) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else None

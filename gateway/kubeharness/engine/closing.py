@@ -41,9 +41,7 @@ def closing_outcome(call: OpenCall, cause: OutcomeCause) -> ToolOutcome:
             content = f"{cause.value}, was not run"
         case _:
             assert_never(call.state)
-    return ToolOutcome(
-        call_id=call.call_id, tool_name=call.tool_name, content=content, is_error=True, cause=cause
-    )
+    return ToolOutcome(call_id=call.call_id, tool_name=call.tool_name, content=content, is_error=True, cause=cause)
 
 
 def closing_drafts(
@@ -80,14 +78,10 @@ def closing_drafts(
 
     drafts: list[Draft] = []
     if lane.open_turn is not None:
-        drafts.append(
-            write(AssistantMessageAborted(turn_id=lane.open_turn, reason=aborted), turn=lane.open_turn)
-        )
+        drafts.append(write(AssistantMessageAborted(turn_id=lane.open_turn, reason=aborted), turn=lane.open_turn))
     drafts += [write(closing_outcome(call, cause), turn=turn_of(call.call_id)) for call in calls]
     drafts += [
-        write(
-            UserMessage(body=message.body, via=cast("Via", message.via), undelivered=True)
-        )  # the inbox's own words
+        write(UserMessage(body=message.body, via=cast("Via", message.via), undelivered=True))  # the inbox's own words
         for message in inbox
     ]
     drafts.append(write(replace(settled, undelivered=tuple(message.id for message in inbox))))

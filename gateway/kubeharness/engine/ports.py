@@ -467,7 +467,11 @@ class Toolboxes(Protocol):
     """From a revision to the tools of one attempt."""
 
     def open(
-        self, revision: AgentRevision, *, catalogues: Mapping[str, Json], headers: Mapping[str, Mapping[str, str]]
+        self,
+        revision: AgentRevision,
+        *,
+        catalogues: Mapping[str, Json],
+        headers: Mapping[str, Mapping[str, str]],
     ) -> AbstractAsyncContextManager["Toolbox"]: ...
 
 
@@ -491,5 +495,3 @@ class Probe(Protocol):
     async def run(self, check: CheckLease) -> tuple[bool, str, str, Json]:
         """(ok, reason, message, result), never raising for what the outside does."""
         ...
-
-

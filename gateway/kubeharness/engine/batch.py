@@ -1,0 +1,83 @@
+"""Runs the calls of one turn in parallel, bounded, each made durable as started before it runs (I9)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from kubeharness.core.events import ToolCallEnd, ToolCallStart
+from kubeharness.core.messages import ToolCall, ToolResult
+from kubeharness.core.ports import ToolRuntime
+
+PARALLEL_CALLS = 8
+
+Begin = Callable[[ToolCall], Awaitable[None]]
+"""Awaited before a call that had to wait runs: its ledger row becomes started."""
+
+
+def starts_at_once(calls: Sequence[ToolCall], *, sequential: Callable[[str], bool]) -> set[str]:
+    """The ids of the calls that need not wait: the first of the bound, and of the sequential ones only the first."""
+    at_once: set[str] = set()
+    one_sequential = False
+    for call in calls:
+        if len(at_once) == PARALLEL_CALLS:
+            break
+        if sequential(call.name):
+            if one_sequential:
+                continue
+            one_sequential = True
+        at_once.add(call.id)
+    return at_once
+
+
+class ParallelBatch:
+    """A `loop.BatchRunner` whose calls run as tasks of the attempt's own task group."""
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        *,
+        begin: Begin,
+        started: Callable[[ToolCall], bool],
+        sequential: Callable[[str], bool],
+    ) -> None:
+        self._tasks = tasks
+        self._begin = begin
+        self._started = started
+        self._sequential = sequential
+
+    async def __call__(
+        self, tools: ToolRuntime, calls: Sequence[ToolCall]
+    ) -> AsyncIterator[ToolCallStart | ToolCallEnd]:
+        """Yield each start and each end as it comes. Closing the iterator stops what still runs."""
+        events: asyncio.Queue[ToolCallStart | ToolCallEnd] = asyncio.Queue()
+        slots = asyncio.Semaphore(PARALLEL_CALLS)
+        alone = asyncio.Lock()
+
+        async def one(call: ToolCall) -> None:
+            if self._sequential(call.name):
+                async with alone, slots:
+                    await run(call)
+            else:
+                async with slots:
+                    await run(call)
+
+        async def run(call: ToolCall) -> None:
+            if not self._started(call):
+                await self._begin(call)
+            events.put_nowait(ToolCallStart(call))
+            try:
+                result = await tools.execute(call)
+            except Exception as error:  # noqa: BLE001 - whatever a tool raises is feedback for the model
+                result = ToolResult(str(error) or type(error).__name__, is_error=True)
+            events.put_nowait(ToolCallEnd(call, result))
+
+        running = [self._tasks.create_task(one(call), name=f"tool {call.name} {call.id}") for call in calls]
+        try:
+            left = len(calls)
+            while left:
+                event = await events.get()
+                if isinstance(event, ToolCallEnd):
+                    left -= 1
+                yield event
+        finally:
+            for task in running:
+                task.cancel()

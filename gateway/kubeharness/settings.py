@@ -1,0 +1,63 @@
+"""Settings from the environment (prefix KUBEHARNESS_) or a `.env` file: the one reader of it beside the env SecretSource."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from kubeharness.core.ids import DEFAULT_NAMESPACE
+
+AuthMode = Literal["token", "none"]
+
+
+class Settings(BaseSettings):
+    """What every process of ours can be told. `kubeharness settings` prints them with secrets hidden."""
+
+    model_config = SettingsConfigDict(env_prefix="KUBEHARNESS_", env_file=".env", extra="ignore")
+
+    database_url: SecretStr | None = Field(None, description="postgresql://…, sqlite:///path or memory:")
+    database_direct_url: SecretStr | None = Field(None, description="For LISTEN, where DATABASE_URL is a pooler's")
+    database_pooled: bool = Field(False, description="DATABASE_URL goes through a transaction pooler")
+    host: str = Field("127.0.0.1", description="Address of gateway and dev")
+    port: int = Field(8484, ge=0, le=65535, description="Port of gateway and dev")
+    health_port: int = Field(8481, ge=0, le=65535, description="Port of /healthz, /readyz and /metrics")
+    health_host: str = Field("127.0.0.1", description="Address of the health port")
+    root_path: str = Field("", description="Path prefix that the gateway is served under")
+    installation_id: str = Field("default", min_length=1, description="A database belongs to one installation")
+    default_namespace: str = Field(DEFAULT_NAMESPACE, description="What the bare paths mean")
+    auth: Annotated[tuple[AuthMode, ...], NoDecode] = Field(("token",), description="Comma list of token, or none")
+    tokens_file: Path | None = Field(None, description="JSON list of name, sha256, namespaces, rights")
+    secrets: str = Field("env", description="kubernetes, env, or dir:PATH")
+    lease_seconds: float = Field(30, gt=0, description="Renewal at a third")
+    poll_milliseconds: int | None = Field(None, ge=10, description="Safety poll; worker 250, gateway 1000")
+    sweep_milliseconds: int = Field(1000, ge=10, description="Sweep and reap")
+    wait_seconds: float = Field(50, gt=0, description="Cap of ?wait=true")
+    drain_seconds: float = Field(25, ge=0, description="What a worker may use to reach a seam")
+    idempotency_seconds: int = Field(2_592_000, gt=0, description="How long dispatch keys are kept")
+    max_body_bytes: int = Field(8_388_608, gt=0, description="Largest request body")
+    worker_slots: int = Field(32, ge=1, description="Submissions at once in one worker")
+    pool: str = Field("shared", description="Which lanes a worker claims")
+    hints: bool = Field(True, description="NOTIFY; off leaves the safety poll alone (tests)")
+    log_format: Literal["json", "text"] = Field("json", description="json, or text for people")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is logged")
+    crash_point: str | None = Field(None, description="Tests only: where this worker kills itself")
+
+    @field_validator("auth", mode="before")
+    @classmethod
+    def _comma_list(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    def database(self) -> str:
+        """The DSN. Raises ValueError with the remedy if none is set."""
+        if self.database_url is None:
+            raise ValueError("set KUBEHARNESS_DATABASE_URL to postgresql://…, sqlite:///path or memory:")
+        return self.database_url.get_secret_value()
+
+    def direct(self) -> str | None:
+        """The DSN for LISTEN, if it is another."""
+        return self.database_direct_url.get_secret_value() if self.database_direct_url else None
+
+    def poll_ms(self, role: Literal["gateway", "worker"]) -> int:
+        """The safety poll of a role."""
+        return self.poll_milliseconds or {"gateway": 1000, "worker": 250}[role]

@@ -1,0 +1,1 @@
+"""Adapters on the engine's two seams, and logs."""
