@@ -23,11 +23,7 @@ from kubeharness.core.revision import AgentRevision, StoredRevision
 from kubeharness.core.text import clean_json
 
 T = TypeVar("T")
-_CLASSES = {
-    cast("Any", payload).kind: payload
-    for payload in records.Payload.__args__
-    if payload is not UnknownPayload
-}
+_CLASSES = {cast("Any", payload).kind: payload for payload in records.Payload.__args__ if payload is not UnknownPayload}
 
 
 def wire_name(name: str) -> str:
@@ -87,7 +83,7 @@ def _adapter(of: Any) -> TypeAdapter[list[Any]]:
 
 def decode(of: type[T], value: Json) -> T:
     """A dataclass tree from JSON. Raises ValueError where the shape is not the class's."""
-    return cast("T", _adapter(of).validate_python([value])[0])
+    return cast("T", _adapter(of).validate_python([value])[0])  # type: ignore[arg-type]  # a class is hashable
 
 
 def wire_time(at: datetime) -> str:
@@ -121,12 +117,7 @@ def draft(
 
 def frame(stored: StoredRecord) -> bytes:
     """The record on the wire: `{"id":"…",` and the stored bytes after their first brace."""
-    return (
-        b'{"id":"'
-        + record_id(stored.milliseconds, stored.seq, stored.bits).encode()
-        + b'",'
-        + stored.body[1:]
-    )
+    return b'{"id":"' + record_id(stored.milliseconds, stored.seq, stored.bits).encode() + b'",' + stored.body[1:]
 
 
 def decode_record(stored: StoredRecord) -> Record:
@@ -212,9 +203,7 @@ def load_revision(stored: StoredRevision) -> AgentRevision:
     body["systemPrompt"] = part(body["systemPrompt"])
     body["provider"] = part(body["provider"])
     tools = cast("list[JsonObject]", body.get("tools", []))
-    body["tools"] = [
-        {**grant, "server": part(grant["server"])} if "server" in grant else grant for grant in tools
-    ]
+    body["tools"] = [{**grant, "server": part(grant["server"])} if "server" in grant else grant for grant in tools]
     return decode(AgentRevision, body)
 
 

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kubeharness.core.errors import InvalidRequest
 from kubeharness.core.ids import (
     DEFAULT_SESSION,
     DISPATCH_ID,
@@ -11,7 +12,6 @@ from kubeharness.core.ids import (
     SessionKey,
     legal_instance_or_session,
 )
-from kubeharness.core.errors import InvalidRequest
 from kubeharness.core.json import JsonObject
 from kubeharness.core.text import clean_text
 
@@ -95,18 +95,14 @@ class Dispatch:
         """Raise InvalidRequest naming the first field that breaks a rule of the HTTP contract."""
         for name, value in (("id", self.key.instance), ("session", self.key.session)):
             if not legal_instance_or_session(value):
-                raise InvalidRequest(
-                    name, "use 1 to 256 of letters, digits and . _ ~ : @ -, and not '.' or '..'"
-                )
+                raise InvalidRequest(name, "use 1 to 256 of letters, digits and . _ ~ : @ -, and not '.' or '..'")
         if not DISPATCH_ID.match(self.dispatch_id):
             raise InvalidRequest("dispatchId", "use 1 to 256 characters without control characters")
         if len(self.labels) > 32:
             raise InvalidRequest("labels", "give at most 32")
         for label, value in self.labels.items():
             if not 1 <= len(label) <= 128 or len(value) > 256:
-                raise InvalidRequest(
-                    f"labels.{label[:32]}", "keys have 1 to 128 characters, values at most 256"
-                )
+                raise InvalidRequest(f"labels.{label[:32]}", "keys have 1 to 128 characters, values at most 256")
         self.message.validate()
 
     def digest(self, canonical: bytes) -> str:

@@ -16,6 +16,7 @@
     ├── LaneLost                     lane_lost          control, never shown to a caller (I5)
     ├── SettlementRefused            settlement_refused control: what committed first wins (I7)
     ├── SecretMissing                secret_missing     the lane waits and says which
+    ├── ToolServerUnreachable        tool_server_unreachable  a required one; names it
     ├── NotInThisRelease             not_in_this_release
     └── ProviderError                                   what a model wire can do to us
         ├── ProviderFatal            provider_fatal
@@ -60,9 +61,7 @@ class OffsetUnknown(KubeharnessError):
     code = "offset_unknown"
 
     def __init__(self, offset: str, head: str | None) -> None:
-        super().__init__(
-            f"no record {offset!r} in this log; read from the start, or from the head {head or 'none'}"
-        )
+        super().__init__(f"no record {offset!r} in this log; read from the start, or from the head {head or 'none'}")
         self.head = head
 
 
@@ -174,6 +173,17 @@ class SecretMissing(KubeharnessError):
         self.namespace = namespace
         self.name = name
         self.key = key
+
+
+class ToolServerUnreachable(KubeharnessError):
+    """A tool server does not answer, or not as one; `why` holds no secret."""
+
+    code = "tool_server_unreachable"
+
+    def __init__(self, server: str, why: str) -> None:
+        super().__init__(f"tool server {server!r} is not reachable: {why}")
+        self.server = server
+        self.why = why
 
 
 class NotInThisRelease(KubeharnessError):

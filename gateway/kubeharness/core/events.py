@@ -45,9 +45,7 @@ class ReasoningEnd:
     duration_ms: int
 
 
-ProviderEvent = (
-    CompletionStart | CompletionDelta | CompletionEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
-)
+ProviderEvent = CompletionStart | CompletionDelta | CompletionEnd | ReasoningStart | ReasoningDelta | ReasoningEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +91,4 @@ class AgentError:
     error: Exception | None = None
 
 
-AgentEvent = (
-    ProviderEvent
-    | ToolCallStart
-    | ToolCallEnd
-    | AgentCompleted
-    | InputRequired
-    | MaxStepsReached
-    | AgentError
-)
+AgentEvent = ProviderEvent | ToolCallStart | ToolCallEnd | AgentCompleted | InputRequired | MaxStepsReached | AgentError

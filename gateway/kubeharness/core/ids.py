@@ -93,16 +93,12 @@ def _derived(prefix: str, *parts: str) -> str:
 
 def submission_id(key: InstanceKey, dispatch_id: str) -> SubmissionId:
     """The one submission that a dispatch id can ever name in this instance (I2)."""
-    return SubmissionId(
-        _derived("sub_", key.namespace, key.agent, key.incarnation, key.instance, dispatch_id)
-    )
+    return SubmissionId(_derived("sub_", key.namespace, key.agent, key.incarnation, key.instance, dispatch_id))
 
 
 def conversation_id(key: SessionKey) -> ConversationId:
     """The one conversation of a session; also the id of its lane."""
-    return ConversationId(
-        _derived("conv_", key.namespace, key.agent, key.incarnation, key.instance, key.session)
-    )
+    return ConversationId(_derived("conv_", key.namespace, key.agent, key.incarnation, key.instance, key.session))
 
 
 def attempt_id(milliseconds: int, randomness: bytes) -> AttemptId:
@@ -145,6 +141,4 @@ def parse_record_id(text: str) -> Offset:
     if len(text) != 26:
         raise ValueError("a record id has 26 characters")
     raw = bytes(ULID.from_str(text.upper()))
-    return Offset(
-        int.from_bytes(raw[:6], "big"), int.from_bytes(raw[6:14], "big"), int.from_bytes(raw[14:], "big")
-    )
+    return Offset(int.from_bytes(raw[:6], "big"), int.from_bytes(raw[6:14], "big"), int.from_bytes(raw[14:], "big"))

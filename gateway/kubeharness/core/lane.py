@@ -18,6 +18,8 @@ from kubeharness.core.ids import (
 )
 from kubeharness.core.messages import Usage
 
+NO_USAGE = Usage()
+
 
 class LaneState(StrEnum):
     """Where a session stands."""
@@ -65,7 +67,7 @@ class Counters:
     corrective: int = 0
     compactions: int = 0
     children: int = 0
-    usage: Usage = Usage()
+    usage: Usage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,15 +45,13 @@ class AgentLoopContext:
     pending_calls: Sequence[ToolCall] = ()
 
 
-async def sequentially(
-    tools: ToolRuntime, calls: Sequence[ToolCall]
-) -> AsyncIterator[ToolCallStart | ToolCallEnd]:
+async def sequentially(tools: ToolRuntime, calls: Sequence[ToolCall]) -> AsyncIterator[ToolCallStart | ToolCallEnd]:
     """The default batch runner: one call after the other, errors as results."""
     for call in calls:
         yield ToolCallStart(call)
         try:
             result = await tools.execute(call)
-        except Exception as error:  # whatever a tool raises is feedback for the model
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is feedback for the model
             result = ToolResult(str(error), is_error=True)
         yield ToolCallEnd(call, result)
 
@@ -66,9 +64,7 @@ async def nothing_said() -> Sequence[ProviderMessage]:
 class AgentLoop:
     """Turns of model and tools until the model is done, a budget ends, or something fails."""
 
-    def __init__(
-        self, provider: Provider, *, batch: BatchRunner = sequentially, seam: Seam = nothing_said
-    ) -> None:
+    def __init__(self, provider: Provider, *, batch: BatchRunner = sequentially, seam: Seam = nothing_said) -> None:
         self._provider = provider
         self._batch = batch
         self._seam = seam
@@ -103,7 +99,7 @@ class AgentLoop:
                         yield turn_event
                         if isinstance(turn_event, CompletionEnd):
                             assistant = turn_event.message
-            except Exception as error:  # typed by the provider; the consumer decides what it means
+            except Exception as error:  # noqa: BLE001 - typed by the provider; the consumer decides what it means
                 yield AgentError(str(error), error)
                 return
             if assistant is None:

@@ -249,7 +249,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warning_:
+class RunWarning:
     """Something that a reader should know and that stopped nothing."""
 
     kind: ClassVar[Kind] = Kind.WARNING
@@ -292,7 +292,7 @@ Payload = (
     | AssistantToolCall
     | ToolOutcome
     | Compaction
-    | Warning_
+    | RunWarning
     | SubmissionSettled
     | UnknownPayload
 )

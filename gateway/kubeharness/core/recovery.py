@@ -134,8 +134,7 @@ def last_word(own: Sequence[Record]) -> AssistantMessageCompleted | None:
         match record.payload:
             case AssistantMessageCompleted() as completed:
                 asked = any(
-                    isinstance(other.payload, AssistantToolCall) and other.turn_id == record.turn_id
-                    for other in own
+                    isinstance(other.payload, AssistantToolCall) and other.turn_id == record.turn_id for other in own
                 )
                 return None if asked else completed
             case UserMessage() | Signal() | ToolOutcome() | AssistantToolCall():

@@ -1,6 +1,7 @@
 """Text that can always be stored and sent again (I15): sanitised once, at record time."""
 
 import re
+
 from kubeharness.core.json import Json
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")

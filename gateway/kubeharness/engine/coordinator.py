@@ -15,9 +15,10 @@ from kubeharness.core.errors import KubeharnessError, Unavailable
 from kubeharness.core.ids import AttemptId, attempt_id
 from kubeharness.core.lane import Claimed
 from kubeharness.core.revision import FORMAT
-from kubeharness.engine.attempt import Attempt, Services
+from kubeharness.engine.attempt import Attempt
 from kubeharness.engine.crashpoints import CrashPoint
 from kubeharness.engine.lease import Lease
+from kubeharness.engine.services import Services
 
 log = logging.getLogger(__name__)
 
