@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from kubeharness.core.errors import (
     KubeharnessError,
     ProviderAuth,
+    ProviderError,
     ProviderOverflow,
     ProviderTransient,
     SettlementRefused,
@@ -110,12 +111,16 @@ class Exchange:
         read_key: ReadKey,
     ) -> Ending:
         """Run turns until the submission is settled, or say how the attempt must end."""
-        turns = TurnProvider(
-            self._s.models.provider(
+        try:
+            provider = self._s.models.provider(
                 revision,
                 api_key=await read_key(revision, False),
                 failed_tries=self.claimed.lane.counters.tries,
-            ),
+            )
+        except ProviderError as error:
+            return self._failed(revision, str(error), error)
+        turns = TurnProvider(
+            provider,
             claimed=self.claimed,
             revision=revision,
             recorder=self._recorder,
