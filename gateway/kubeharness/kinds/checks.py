@@ -44,7 +44,8 @@ def checks_for(document: Raw) -> list[CheckSpec]:
 
     An Agent needs those of the objects it names: see `checks_of`.
     """
-    metadata = document.get("metadata") or {}
+    said = document.get("metadata")
+    metadata = said if isinstance(said, dict) else {}
     namespace = metadata.get("namespace") or "default"
     match document.get("kind"):
         case "ModelProvider":

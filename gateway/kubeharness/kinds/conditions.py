@@ -68,6 +68,8 @@ class Reason(_Documented):
     DISCOVERY_FAILED = "DiscoveryFailed", "The tool server answered, and not with a list of tools."
     REACHABLE = "Reachable", "The last discovery succeeded."
     CHECKS_PENDING = "ChecksPending", "No worker has answered the checks of this generation yet."
+    DEADLINE_EXCEEDED = "DeadlineExceeded", "A worker asked, and had no answer within its deadline."
+    CHECK_FAILED = "CheckFailed", "A worker could not ask; its log says why."
     PROGRAMMED = "Programmed", "The revision is loaded where it is needed."
     AWAITING_ACKNOWLEDGEMENT = "AwaitingAcknowledgement", "A live worker or every gateway has yet to load the revision."
     REVISION_REFUSED = "RevisionRefused", "A process could not load the revision; the message says why."

@@ -60,7 +60,7 @@ def _parse_one(text: str, above: int) -> Document | None:
         if node is None:
             return None
         value = _Json(loader).value(node, _DEPTH)
-        return Document(above + node.start_mark.line + 1, value)
+        return None if value is None else Document(above + node.start_mark.line + 1, value)
     except _NotJsonError as error:
         return Document(above + error.line + 1, error=str(error))
     except yaml.MarkedYAMLError as error:
