@@ -61,6 +61,7 @@ class Heads:
         self._caught_up = asyncio.Event()
         self._hint = asyncio.Event()
         self._loading = asyncio.Lock()
+        self._draining = False
 
     def find(self, namespace: str, name: str) -> Head | None:
         """The agent's head, if this process knows of it."""
@@ -125,7 +126,8 @@ class Heads:
 
     async def drain(self) -> None:
         """Say that this process is leaving: from now on nobody waits for its acknowledgement."""
-        await self._beat(draining=True)
+        self._draining = True
+        await self._beat()
 
     async def _pause(self) -> None:
         await asyncio.sleep(SPACING_SECONDS)
@@ -197,16 +199,16 @@ class Heads:
             applied, at = self._beaten
             if applied == self.applied and self._clock.monotonic() - at < BEAT_SECONDS:
                 return
-        await self._beat(draining=False)
+        await self._beat()
 
-    async def _beat(self, *, draining: bool) -> None:
+    async def _beat(self) -> None:
         component = Component(
             id=self._component_id,
             role=self._role,
             pool=self._pool,
             formats=self._formats,
             applied=self.applied,
-            draining=draining,
+            draining=self._draining,
         )
         async with answering():
             await self._store.beat(component)
