@@ -9,8 +9,9 @@ lock (I4).
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from kubeharness.core.errors import KubeharnessError
 from kubeharness.core.ids import (
     AttemptId,
     CallId,
@@ -45,6 +46,12 @@ class RaceLost(Exception):
     Nothing of this transaction is stored. The verbs run its items again, each in a transaction of its own,
     and then find what came first (I2, I14).
     """
+
+
+class SchemaRefused(KubeharnessError):
+    """The schema is one that this build may not run on; nothing was touched."""
+
+    code: ClassVar[str] = "schema_refused"
 
 
 # --- rows ---------------------------------------------------------------------------------------

@@ -328,9 +328,9 @@ class MemoryBackend(MemoryConfiguration):
         row = self.head_rows.get(lane.incarnation)
         revision = lane.revision or (row.head.active if row else None)
         stored = self.revisions.get(revision) if revision else None
-        if row is None or stored is None or stored.format not in formats:
+        if stored is None or stored.format not in formats:
             return None
-        return Candidate(lane=lane, revision=stored.id, lifetime_ms=row.lifetime_ms)
+        return Candidate(lane=lane, revision=stored.id, lifetime_ms=row.lifetime_ms if row else 0)
 
     async def page(self, conversation: ConversationId, *, after: int, limit: int) -> Page | None:
         """Records with a greater seq."""

@@ -1,7 +1,9 @@
 """Hints that something was committed (I1). Losing one costs one poll, never more."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
+from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import ConversationId
 
 
@@ -50,3 +52,34 @@ class LocalWaker:
     @staticmethod
     def _end(listeners: dict[object, Callable[..., None]], key: object) -> None:
         listeners.pop(key, None)
+
+
+class PollingWaker(LocalWaker):
+    """A waker that also notices what other processes committed to the same SQLite file.
+
+    While anybody listens, `foreign_commits` (SQLite's `PRAGMA data_version`, a read of a few microseconds from the
+    mapped index of the log) is asked every 50 ms; a changed answer means that anything may have changed. 50 ms keeps a
+    second process's readers well under the second that a poll would cost them, at some 20 such reads a second.
+    """
+
+    def __init__(self, foreign_commits: Callable[[], Awaitable[int]], *, interval_seconds: float = 0.05) -> None:
+        super().__init__()
+        self._foreign_commits = foreign_commits
+        self._interval_seconds = interval_seconds
+
+    async def run(self) -> None:
+        """Poll until cancelled; the caller's task group owns this."""
+        seen: int | None = None
+        while True:
+            if self._work or self._log:
+                seen = await self._poll(seen)
+            await asyncio.sleep(self._interval_seconds)
+
+    async def _poll(self, seen: int | None) -> int | None:
+        try:
+            version = await self._foreign_commits()
+        except Unavailable:
+            return None  # and whoever listens has a poll of its own
+        if version != seen:  # the first answer too: what came before it was not seen
+            self.everything()
+        return version
