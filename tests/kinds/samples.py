@@ -66,7 +66,7 @@ def full_scripted() -> dict[str, Any]:
                     {
                         "toolCall": {
                             "name": "clock",
-                            "arguments": {"zone": None, "n": 1.5, "deep": {"a": ["{{input}}"]}},
+                            "arguments": {"n": 1.5, "deep": {"a": ["{{input}}"]}},
                         }
                     },
                     {"delayMilliseconds": 5},

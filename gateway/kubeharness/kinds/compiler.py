@@ -19,7 +19,7 @@ from kubeharness.kinds.problems import Problem, ProblemKind, Problems
 from kubeharness.kinds.references import Reference, references_of
 from kubeharness.kinds.sources import compile_provider, compile_tool_server, read_spec
 
-__all__ = ["Compiled", "compile_agent", "compile_provider", "compile_tool_server"]
+__all__ = ["Compiled", "Problems", "compile_agent", "compile_provider", "compile_tool_server"]
 
 T = TypeVar("T")
 
