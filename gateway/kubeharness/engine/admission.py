@@ -9,6 +9,7 @@ from kubeharness.core.dispatch import Address, Dispatch, DispatchMessage
 from kubeharness.core.errors import AgentNotReady, DispatchConflict, NotFound
 from kubeharness.core.ids import SessionKey, conversation_id, submission_id
 from kubeharness.core.records import ConversationCreated, Draft
+from kubeharness.engine.crashpoints import UNARMED, CrashPoint, CrashPoints
 from kubeharness.engine.heads import Heads
 from kubeharness.engine.patience import answering, only
 from kubeharness.engine.ports import Admission, Clock, Head, Receipt, Store, SubmissionView, Waker
@@ -32,13 +33,20 @@ class Admissions:
     """The door into the store. A refused or conflicting dispatch leaves no trace."""
 
     def __init__(
-        self, store: Store, waker: Waker, clock: Clock, heads: Heads, randomness: Callable[[int], bytes]
+        self,
+        store: Store,
+        waker: Waker,
+        clock: Clock,
+        heads: Heads,
+        randomness: Callable[[int], bytes],
+        crash: CrashPoints = UNARMED,
     ) -> None:
         self._store = store
         self._waker = waker
         self._clock = clock
         self._heads = heads
         self._randomness = randomness
+        self._crash = crash
 
     async def dispatch(self, order: Order) -> Receipt:
         """Admit, or find what the same key admitted before; the answer follows the commit.
@@ -62,6 +70,7 @@ class Admissions:
             return await self._replayed(dispatch, head)
         async with answering():
             receipt = only(await self._store.admit([self._admission(dispatch)]))
+        self._crash.reach(CrashPoint.AFTER_ADMIT)
         if not receipt.replayed:
             self._waker.touched([receipt.conversation_id], work=True)
         return receipt

@@ -13,6 +13,7 @@ from kubeharness.core.ids import ConversationId, InboxId, SubmissionId, conversa
 from kubeharness.core.records import SettledStatus, SubmissionSettled
 from kubeharness.engine.admission import Admissions, Order
 from kubeharness.engine.cancelling import Cancelling
+from kubeharness.engine.crashpoints import UNARMED, CrashPoints
 from kubeharness.engine.feed import Framer
 from kubeharness.engine.heads import Heads
 from kubeharness.engine.patience import answering
@@ -65,11 +66,12 @@ class Runtime:
         framer: Framer,
         poll_seconds: float = 1.0,
         randomness: Callable[[int], bytes] = os.urandom,
+        crash: CrashPoints = UNARMED,
     ) -> None:
         self._store = store
         self._heads = heads
         self._transcripts = Transcripts(store, waker, framer=framer, poll_seconds=poll_seconds)
-        self._admissions = Admissions(store, waker, clock, heads, randomness)
+        self._admissions = Admissions(store, waker, clock, heads, randomness, crash)
         self._steering = Steering(store, waker, randomness)
         self._cancelling = Cancelling(store, waker, clock, randomness)
         self._stopping = False
@@ -86,10 +88,13 @@ class Runtime:
         pool: str = "shared",
         poll_seconds: float = 1.0,
         randomness: Callable[[int], bytes] = os.urandom,
+        crash: CrashPoints = UNARMED,
     ) -> AsyncIterator["Runtime"]:
         """A running gateway; on leaving, streams end and the process says that it is gone. The store stays open."""
         heads = Heads(store, waker, clock, component_id, "gateway", pool, poll_seconds=poll_seconds)
-        runtime = Runtime(store, waker, clock, heads, framer=framer, poll_seconds=poll_seconds, randomness=randomness)
+        runtime = Runtime(
+            store, waker, clock, heads, framer=framer, poll_seconds=poll_seconds, randomness=randomness, crash=crash
+        )
         async with asyncio.TaskGroup() as tasks:
             life = tasks.create_task(runtime.run(), name="gateway runtime")
             try:
@@ -131,9 +136,13 @@ class Runtime:
         """Admit durably (I1, I2). Raises what `Admissions.dispatch` says."""
         return await self._admissions.dispatch(order)
 
-    async def wait(self, submission: SubmissionId, seconds: float) -> Ended | SubmissionView:
+    async def wait(
+        self, submission: SubmissionId, seconds: float, *, namespace: str | None = None
+    ) -> Ended | SubmissionView:
         """How it ended, or how it stands when the time is over. Raises NotFound, Unavailable."""
-        view = await self._transcripts.wait_settled(await self._view(submission), seconds)
+        view = await self._view(submission) if namespace is None else await self.lookup(submission, namespace=namespace)
+        if seconds > 0:
+            view = await self._transcripts.wait_settled(view, seconds)
         return await self._ended(view) or view
 
     async def lookup(self, submission: SubmissionId, *, namespace: str) -> SubmissionView:

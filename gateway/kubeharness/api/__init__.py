@@ -1,0 +1,1 @@
+"""The HTTP API: requests in, one call to the runtime each, answers and event streams out."""

@@ -1,0 +1,86 @@
+"""From the bytes of a path to what it means (C21, C51).
+
+The framework decodes a path before it splits it, so an encoded slash would name another thing. Here each segment is
+split first, decoded once and held against its alphabet; what is left is safe to be routed by anybody.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+from kubeharness.core.dispatch import ALPHABET
+from kubeharness.core.errors import InvalidRequest
+from kubeharness.core.ids import DNS_LABEL, legal_instance_or_session
+
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_MAX_SEGMENTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A path without prefix and trailing slash. `agent` and `instance` are set where the route has them."""
+
+    segments: tuple[str, ...]
+    namespace: str | None = None
+    agent: str | None = None
+    instance: str | None = None
+    submission: str | None = None
+
+    @property
+    def is_session(self) -> bool:
+        """`/agents/{agent}/{id}` and nothing behind it."""
+        return self.instance is not None and len(self.segments) == 3
+
+    @property
+    def route(self) -> str:
+        """The normalised path, as the router knows it, without the namespace."""
+        return "/" + "/".join(self.segments)
+
+
+def parse_path(raw: bytes, root: str) -> Path:
+    """Split, decode and check. Raises InvalidRequest naming the part that is outside of its alphabet."""
+    raw = raw.partition(b"?")[0]
+    prefix = root.encode()
+    if prefix and (raw == prefix or raw.startswith(prefix + b"/")):
+        raw = raw[len(prefix) :]
+    parts = raw.strip(b"/").split(b"/") if raw.strip(b"/") else []
+    if raw[:2] == b"//" or raw[-2:] == b"//" or len(parts) > _MAX_SEGMENTS:
+        raise InvalidRequest("path", "no route has empty or so many segments")
+    decoded = [_decoded(part) for part in parts]
+    namespace = None
+    if len(decoded) > 1 and decoded[0] == "namespaces":
+        namespace = _label("namespace", decoded[1])
+        decoded = decoded[2:]
+    match decoded:
+        case ["agents", agent, instance, *_]:
+            path = Path(tuple(decoded), namespace, agent=_label("agent", agent), instance=_name("id", instance))
+        case ["agents", agent]:
+            path = Path(tuple(decoded), namespace, agent=_label("agent", agent))
+        case ["submissions", submission, *_]:
+            path = Path(tuple(decoded), namespace, submission=_name("submissionId", submission))
+        case _:
+            path = Path(tuple(decoded), namespace)
+    for segment in decoded:
+        _name("path", segment)
+    return path
+
+
+def _decoded(part: bytes) -> str:
+    if _BROKEN_ESCAPE.search(part):
+        raise InvalidRequest("path", "a % stands for two hexadecimal digits")
+    try:
+        return unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("path", "the path is not UTF-8") from None
+
+
+def _label(field: str, value: str) -> str:
+    if not DNS_LABEL.match(value):
+        raise InvalidRequest(field, "use 1 to 63 of lower-case letters, digits and -, as Kubernetes does")
+    return value
+
+
+def _name(field: str, value: str) -> str:
+    if not legal_instance_or_session(value):
+        raise InvalidRequest(field, ALPHABET)
+    return value

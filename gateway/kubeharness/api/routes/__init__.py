@@ -1,0 +1,1 @@
+"""One file a subject: parse, one call, answer."""
