@@ -56,8 +56,9 @@ class Toolbox:
                 self.warnings.append(f"{_said(tool.origin)} is offered twice; the first is used")
                 continue
             try:
+                orjson.dumps(tool.definition.parameters)  # numbers beyond 64 bits fit into no request
                 self._tools[tool.origin] = tool, Validator(tool.definition.parameters)
-            except ValueError as error:
+            except (ValueError, orjson.JSONEncodeError) as error:
                 self.warnings.append(f"{_said(tool.origin)} is left out, its schema is unusable: {error}")
         names, dropped = shown_names(self._tools)
         for origin in dropped:
