@@ -184,6 +184,33 @@ def test_a_service_is_a_url_in_the_servers_namespace() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "insecure", "taken"),
+    [
+        ("https://a.example/x", "Deny", True),
+        ("http://a.example/x", "Deny", False),
+        ("http://a.example/x", "Allow", True),
+        ("http://127.0.0.1:9/x", "Deny", False),
+        ("http://a.b.svc/x", "Deny", True),
+        ("http://a.b.svc.cluster.local:80/x", "Deny", True),
+        ("http://a.b.svc.example/x", "Deny", False),
+        ("http://a.b.svc@evil.example/x", "Deny", False),
+        ("http://a.b.svc\n", "Deny", False),
+        ("https://user:word@a.example", "Allow", False),
+        ("ftp://a.example", "Allow", False),
+    ],
+)
+def test_plain_http_needs_a_service_or_leave(url: str, insecure: str, taken: bool) -> None:
+    provider = compile_provider(samples.provider(baseURL=url, insecure=insecure))
+    server = compile_tool_server(samples.tool_server(url=url, insecure=insecure))
+
+    assert isinstance(provider, ProviderSpec) is taken
+    assert isinstance(server, ToolServerSpec) is taken
+    if isinstance(provider, Problems) and isinstance(server, Problems):
+        assert fields(provider) == {"spec.baseURL"}
+        assert fields(server) == {"spec.url"}
+
+
 # --- everything that is wrong, at once ---------------------------------------------------------------------------
 
 

@@ -358,6 +358,20 @@ def test_a_status_takes_every_field_by_server_side_apply_and_shows_in_the_column
     assert row.split()[1:6] == ["True", "Ready", "True", "small", "sha256:bb"]
 
 
+@pytest.mark.parametrize("document", [samples.provider(), samples.tool_server()])
+def test_the_status_of_providers_and_tool_servers_takes_every_field(room: Room, document: Json) -> None:
+    room.apply(document)
+    name = document["metadata"]["name"]
+    status = {key: STATUS[key] for key in ("observedGeneration", "conditions")}
+    written = {"apiVersion": samples.API, "kind": document["kind"], "metadata": {"name": name}, "status": status}
+    args = ("apply", "--server-side", "--subresource=status", "--field-manager=kubeharness-operator", "-f", "-")
+    room.kubectl(*args, input=json.dumps(written))
+    kept = room.get(document["kind"].lower(), name)["status"]
+
+    assert kept["observedGeneration"] == 1
+    assert all(condition in kept["conditions"] for condition in STATUS["conditions"])
+
+
 def test_a_status_without_its_bounds_is_refused(room: Room) -> None:
     room.apply(samples.agent())
     status: Json = {**samples.agent(), "metadata": {"name": "assistant"}}
