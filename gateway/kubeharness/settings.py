@@ -1,4 +1,4 @@
-"""Settings from the environment (prefix KUBEHARNESS_) or a `.env` file: the one reader of it beside the env SecretSource."""
+"""Settings from the environment (prefix KUBEHARNESS_) or a `.env` file; only the env SecretSource reads it beside."""
 
 from pathlib import Path
 from typing import Annotated, Literal

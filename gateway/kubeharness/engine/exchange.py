@@ -117,8 +117,8 @@ class Exchange:
                 api_key=await read_key(revision, False),
                 failed_tries=self.claimed.lane.counters.tries,
             )
-        except ProviderError as error:
-            return self._failed(revision, str(error), error)
+        except ProviderError as refused:
+            return self._failed(revision, str(refused), refused)
         turns = TurnProvider(
             provider,
             claimed=self.claimed,

@@ -33,8 +33,8 @@ class KubernetesSecrets(AbstractAsyncContextManager["KubernetesSecrets"]):
 
         async with self._lock:
             if self._client is None:
-                if IN_CLUSTER_TOKEN.exists():
-                    config.load_incluster_config()
+                if await asyncio.to_thread(IN_CLUSTER_TOKEN.exists):
+                    config.load_incluster_config()  # type: ignore[no-untyped-call]
                 else:
                     await config.load_kube_config()
                 self._client = client.ApiClient()

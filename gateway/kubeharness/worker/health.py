@@ -32,7 +32,9 @@ class Health:
                 while (await reader.readline()).strip():
                     pass
                 status, kind, body = await self._route(line.decode("latin-1").split(" ")[1:2])
-                head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+                head = (
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+                )
                 writer.write(head.encode() + b"\r\n" + body)
                 await writer.drain()
         except (TimeoutError, OSError, ValueError):

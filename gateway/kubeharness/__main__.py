@@ -1,0 +1,6 @@
+"""`python -m kubeharness`."""
+
+from kubeharness.cli import main
+
+if __name__ == "__main__":
+    main()
