@@ -1,0 +1,294 @@
+"""Pinned connections to one Postgres, and what their failures mean to us.
+
+A driver's error is translated here, once: `RaceLost` only where the rollback is certain, `Unavailable` where the
+database does not answer or a commit's answer was lost, so that its caller repeats the same numbered write (I5).
+Knows transactions and connections, no table.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+import asyncpg
+
+from kubeharness.core.errors import KubeharnessError, Unavailable
+from kubeharness.store.backend import RaceLost
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5.0
+COMMAND_SECONDS = 10.0
+ROLLBACK_SECONDS = 1.0
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+RACES = 8
+
+SESSION: Mapping[str, str] = {
+    "default_transaction_isolation": "read committed",  # a lock's row is read as it is, not as it was
+    "lock_timeout": "2s",
+    "statement_timeout": "15s",  # beyond our own timeout: only for an owner that was frozen meanwhile
+    "idle_in_transaction_session_timeout": "10s",  # … so that its locks do not outlive a third of its lease
+    "plan_cache_mode": "force_generic_plan",  # the plans that the tests have looked at
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "timezone": "UTC",
+}
+
+BEGIN = "BEGIN"
+# Behind a transaction pooler a session is nobody's: its settings go with each transaction, in the same round trip.
+BEGIN_POOLED = "BEGIN; " + "; ".join(
+    f"SET LOCAL {name} = '{value}'" for name, value in SESSION.items() if not name.startswith("default_")
+)
+COMMIT = "COMMIT"
+ROLLBACK = "ROLLBACK"
+
+_RACES = (
+    asyncpg.UniqueViolationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+)
+_GONE = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,  # the connection is closed, or cannot be used any more
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,  # shutdown, cancelled by the administrator, cannot connect now
+    asyncpg.InsufficientResourcesError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,  # a primary that was demoted
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.UndefinedTableError,  # not our schema, or not yet
+    asyncpg.UndefinedColumnError,
+    OSError,  # TimeoutError is one
+)
+
+
+class LockedTooLong(Unavailable):
+    """Somebody held a row for longer than the lock timeout. Nothing of the transaction is stored."""
+
+    def __init__(self) -> None:
+        super().__init__("the session is busy")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Let no driver's error out: RaceLost, Unavailable, or a KubeharnessError for a value that cannot be stored."""
+    try:
+        yield
+    except _RACES as error:
+        raise RaceLost(type(error).__name__) from error
+    except asyncpg.LockNotAvailableError as error:
+        raise LockedTooLong from error
+    except _GONE as error:
+        raise Unavailable(f"the database does not answer ({type(error).__name__})") from error
+    except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
+        raise KubeharnessError(f"the database refuses a value ({type(error).__name__})") from error
+
+
+async def connect(
+    url: str, *, name: str, pooled: bool = False, command_timeout: float | None = COMMAND_SECONDS
+) -> Connection:
+    """Open a connection with our session settings, whatever the database's own are. Raises driver errors."""
+    settings = {} if pooled else {**SESSION, "application_name": f"kubeharness {name}"}
+    return await asyncpg.connect(
+        url,
+        timeout=CONNECT_SECONDS,
+        command_timeout=command_timeout,
+        server_settings=settings,
+        statement_cache_size=0 if pooled else 200,
+        max_cached_statement_lifetime=0,
+        max_cacheable_statement_size=0,
+    )
+
+
+class Line:
+    """One pinned connection: used by one at a time, opened when first needed, replaced when it broke.
+
+    While the database is away a caller gets Unavailable at once; one in a jittered, growing while tries anew.
+    """
+
+    def __init__(self, url: str, *, name: str, pooled: bool = False) -> None:
+        self._url = url
+        self._name = name
+        self._pooled = pooled
+        self._lock = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._pause = 0.0
+        self._not_before = 0.0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A transaction, committed when the block ends. Unavailable at its end: maybe committed."""
+        async with self._lock:
+            with translated():
+                connection = await self._begun()
+                try:
+                    yield connection
+                except BaseException as error:
+                    await self._roll_back(connection, error)
+                    raise
+                await self._commit(connection)
+
+    @asynccontextmanager
+    async def statement(self) -> AsyncIterator[Connection]:
+        """The connection for a single statement that is its own transaction, or for reads."""
+        if self._pooled:  # two round trips of one statement may meet two servers, but for a transaction
+            async with self.transaction() as connection:
+                yield connection
+            return
+        async with self._lock:
+            with translated():
+                connection = await self._connected()
+                try:
+                    yield connection
+                except (*_GONE, asyncio.CancelledError):
+                    self._drop()
+                    raise
+
+    async def aclose(self) -> None:
+        """Close the connection; a next use would open another."""
+        async with self._lock:
+            self._drop()
+
+    async def _begun(self) -> Connection:
+        """A connection within a transaction; one that died while nobody used it is replaced unseen."""
+        begin = BEGIN_POOLED if self._pooled else BEGIN
+        if self._connection is not None:
+            try:
+                await self._connection.execute(begin)
+            except _GONE:
+                self._drop()
+            except asyncio.CancelledError:
+                self._drop()
+                raise
+            else:
+                return self._connection
+        connection = await self._connected()
+        try:
+            await connection.execute(begin)
+        except BaseException:
+            self._drop()
+            raise
+        return connection
+
+    async def _commit(self, connection: Connection) -> None:
+        """Commit. An answer that does not come leaves it open what happened: Unavailable says so (I5)."""
+        try:
+            said = await connection.execute(COMMIT)
+        except BaseException:
+            self._drop()
+            raise
+        if said != COMMIT:  # a statement failed and the block went on: Postgres rolled back and calls it no error
+            raise RaceLost(f"commit was answered with {said}")
+
+    async def _roll_back(self, connection: Connection, error: BaseException) -> None:
+        """Leave the connection clean, or leave it."""
+        if _is_end(error) or connection.is_closed():
+            self._drop()
+            return
+        try:
+            await connection.execute(ROLLBACK, timeout=ROLLBACK_SECONDS)
+        except _GONE:
+            self._drop()
+        except asyncio.CancelledError:
+            self._drop()
+            raise
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.is_closed():
+            return self._connection
+        self._connection = None
+        if time.monotonic() < self._not_before:
+            raise Unavailable("the database does not answer")
+        try:
+            self._connection = await connect(self._url, name=self._name, pooled=self._pooled)
+        except _GONE:
+            self._pause = min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * self._pause))
+            self._not_before = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
+            raise
+        self._pause = 0.0
+        return self._connection
+
+    def _drop(self) -> None:
+        """Forget the connection at once: the server rolls back what it had open."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+
+def _is_end(error: BaseException) -> bool:
+    """Whether the connection cannot be trusted after this, translated or not."""
+    if isinstance(error, LockedTooLong):
+        return False
+    return isinstance(error, (*_GONE, Unavailable, asyncio.CancelledError))
+
+
+class Database:
+    """The connections of one process: `writes` for transactions, one for reads. All in one event loop."""
+
+    def __init__(self, url: str, *, pooled: bool = False, writes: int = 2) -> None:
+        self.url = url
+        self.pooled = pooled
+        self._writes = [Line(url, name=f"write {n}", pooled=pooled) for n in range(writes)]
+        self._free = list(self._writes)
+        self._taken = asyncio.Semaphore(writes)
+        self._reads = Line(url, name="read", pooled=pooled)
+
+    def line(self, name: str) -> Line:
+        """Another line, for a loop or a purpose of its own; whoever asks closes it."""
+        return Line(self.url, name=name, pooled=self.pooled)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A transaction on whichever write connection is free first."""
+        async with self._taken:
+            line = self._free.pop()
+            try:
+                async with line.transaction() as connection:
+                    yield connection
+            finally:
+                self._free.append(line)
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Do some work in a transaction, again as a whole if another came first."""
+        lost: RaceLost | None = None
+        for _ in range(RACES):
+            try:
+                async with self.transaction() as connection:
+                    return await work(connection)
+            except RaceLost as race:
+                lost = race
+        raise Unavailable("the database is contended") from lost
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[Connection]:
+        """The read connection, for one statement."""
+        async with self._reads.statement() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """A connection of its own, for as long as one consistent view of everything is needed."""
+        with translated():
+            connection = await connect(self.url, name="snapshot", pooled=self.pooled, command_timeout=None)
+            try:
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    yield connection
+            finally:
+                connection.terminate()
+
+    async def aclose(self) -> None:
+        """Close all of them."""
+        for line in (*self._writes, self._reads):
+            await line.aclose()
