@@ -55,7 +55,7 @@ def running_aimock(folder: Path, fixtures: Sequence[dict[str, Any]] = (), *, chu
     """aimock on a free port of loopback for the block; a request that no fixture matches gets an error."""
     empty = folder / "fixtures.json"
     empty.write_text('{"fixtures": []}')
-    arguments = [str(_CLI), "--host", "127.0.0.1", "-p", "0", "-f", str(empty), "-c", str(chunk_size), "--strict"]
+    arguments = [str(_CLI), "--host", "127.0.0.1", "-p", "0", "-f", str(empty), "-c", str(chunk_size)]
     with running_node(arguments, ready=r"listening on (http://\S+)", log=folder / "aimock.log") as (match, process):
         mock = AIMock(match[1], process.pid)
         mock.answer(fixtures)

@@ -53,6 +53,7 @@ class RawWire:
     """A running server; `left` is set once a client has gone in the middle of an answer."""
 
     port: int = 0
+    connections: int = 0
     requests: list[Request] = field(default_factory=list)
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -75,8 +76,11 @@ async def raw_wire(answers: Answers) -> AsyncIterator[RawWire]:
     """Serve for the block: the answers in turn (the last for ever), or what a function says of each request."""
     wire = RawWire()
     given = list(answers) if not callable(answers) else []
+    serving: dict[asyncio.StreamWriter, asyncio.Event] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ended = serving[writer] = asyncio.Event()
+        wire.connections += 1
         try:
             while (request := await _request(reader)) is not None:
                 wire.requests.append(request)
@@ -89,7 +93,9 @@ async def raw_wire(answers: Answers) -> AsyncIterator[RawWire]:
         except (ConnectionError, asyncio.IncompleteReadError):
             wire.left.set()
         finally:
+            del serving[writer]
             writer.close()
+            ended.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     wire.port = server.sockets[0].getsockname()[1]
@@ -97,6 +103,10 @@ async def raw_wire(answers: Answers) -> AsyncIterator[RawWire]:
         yield wire
     finally:
         server.close()
+        async with asyncio.timeout(5):
+            for writer, ended in list(serving.items()):
+                writer.transport.abort()
+                await ended.wait()
 
 
 async def _request(reader: asyncio.StreamReader) -> Request | None:

@@ -25,7 +25,7 @@ def _object(raw: str) -> JsonObject | None:
     try:
         value = _loads(raw)
         orjson.dumps([[[[[[[[value]]]]]]]])  # nested so deep that no record could hold it
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, orjson.JSONEncodeError):
         return None
     return as_object(value)
 

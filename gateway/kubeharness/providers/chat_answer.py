@@ -4,11 +4,10 @@ It trusts no wire's tidiness: calls may share an index or have none (C27), ids m
 arguments may be no JSON (C31), a character may be split over two chunks (C30).
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, cast
-
-import orjson
 
 from kubeharness.core.events import (
     CompletionDelta,
@@ -192,7 +191,7 @@ class _Calls:
         if isinstance(index, int):
             self._by_index[index] = call
         arguments = function.get("arguments")
-        call.arguments += _text(arguments) if not isinstance(arguments, dict) else orjson.dumps(arguments).decode()
+        call.arguments += _text(arguments) if not isinstance(arguments, dict) else json.dumps(arguments)
         google = as_object((as_object(delta.get("extra_content")) or {}).get("google")) or {}
         call.signature = _text(google.get("thought_signature")) or call.signature
 

@@ -1,6 +1,6 @@
 """Chat completions of an OpenAI-compatible server, streamed, behind `core.ports.Provider`.
 
-Plain HTTP, without an SDK (docs/adr/0010 says why). What goes out is `chat_request`'s, what comes in is
+Plain HTTP, without an SDK: docs/adr/0005 says why. What goes out is `chat_request`'s, what comes in is
 `chat_answer`'s, what goes wrong is `failures`'. Nothing is tried twice here: the engine decides that.
 """
 

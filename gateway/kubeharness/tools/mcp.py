@@ -18,13 +18,14 @@ from mcp_types import (
 from kubeharness.core.errors import ToolServerUnreachable
 from kubeharness.core.json import Json, JsonObject
 from kubeharness.core.messages import ToolResult
+from kubeharness.core.records import OutcomeCause
 from kubeharness.core.redaction import Redactor, secrets_in_url
 from kubeharness.core.text import as_object, clean_json, clean_text, cut_text
 from kubeharness.tools.catalogue import CatalogueEntry
-from kubeharness.tools.mcp_wire import CONNECT_SECONDS, MCPSession, SessionGone, connected, plain
+from kubeharness.tools.mcp_wire import CONNECT_SECONDS, MCPSession, ResponseTooLarge, SessionGone, connected, plain
 from kubeharness.tools.tasks import OwnedTasks
 
-MAX_TEXT_BYTES = 262_144
+MAX_DATA_BYTES = 262_144
 MAX_IMAGE_CHARACTERS = 4 * 1_048_576
 _MAX_PAGES = 100
 _MAX_TOOLS = 1_000
@@ -99,6 +100,8 @@ class MCPConnection:
             except SessionGone:
                 session = await self._open(session)
                 return self._result(await session.call(tool, arguments, call_key))
+        except ResponseTooLarge as error:
+            return ToolResult(str(error), is_error=True, cause=OutcomeCause.TOO_LARGE.value)
         except MCPError as error:
             return ToolResult(_said(error, self._redact), is_error=True)
         except Exception as error:
@@ -139,7 +142,7 @@ class MCPConnection:
         if not result.content and data is not None:
             text = orjson.dumps(data).decode()
         return ToolResult(
-            content=cut_text(self._redact(clean_text(text)), MAX_TEXT_BYTES)[0],
+            content=self._redact(clean_text(text)),
             is_error=result.is_error,
             image_data_url=_image(result.content),
             data=as_object(data),
@@ -175,7 +178,7 @@ def _storable(value: Json) -> Json:
     """Structured content that the log can hold, else None: the text says it too."""
     cleaned = clean_json(value)
     try:
-        fits = len(orjson.dumps([[[[[[[[cleaned]]]]]]]])) <= MAX_TEXT_BYTES
+        fits = len(orjson.dumps([[[[[[[[cleaned]]]]]]]])) <= MAX_DATA_BYTES
     except orjson.JSONEncodeError:  # nested too deep, or numbers beyond 64 bits
         return None
     return cleaned if fits else None

@@ -5,7 +5,7 @@ It knows HTTP and the library; what a call means to the model is `mcp.py`'s.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
@@ -20,16 +20,14 @@ from kubeharness.core.json import JsonObject
 from kubeharness.core.text import as_object
 
 CONNECT_SECONDS = 10.0
-MAX_RESPONSE_BYTES = 16 * 1_048_576
+MAX_RESPONSE_BYTES = 8 * 1_048_576
+"""Read of one answer; the engine cuts what it keeps to much less, and says so in the record."""
 CALL_KEY = "kubeharness.dev/call-key"
 """The idempotency key of a call, in the request's `_meta`; it also tells calls apart on the wire."""
 
 _SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version")
 _GOODBYE_SECONDS = 1.0
 _NO_SESSION = re.compile(rb"session", re.IGNORECASE)
-
-
-Hook = Callable[[httpx2.Response], Awaitable[None]]
 
 
 class SessionGone(Exception):
@@ -49,12 +47,13 @@ class MCPSession:
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._leave = asyncio.Event()
         self._lost_calls: set[str] = set()
+        self._large_calls: set[str] = set()
         self.failure: BaseException | None = None
 
     async def run(self) -> None:
         """Hold the session open until `close`. Raises nothing: what went wrong is in `failure`."""
         try:
-            async with connected(self._url, self._headers, on_response=self._watch) as client:
+            async with connected(self._url, self._headers, watch=self) as client:
                 self._client.set_result(client)
                 await self._leave.wait()
         except Exception as error:  # noqa: BLE001  the wire may do anything; the caller is told
@@ -81,7 +80,7 @@ class MCPSession:
         self._leave.set()
 
     async def call(self, tool: str, arguments: JsonObject, call_key: str) -> CallToolResult:
-        """Run a tool. Raises SessionGone if the server had forgotten us, else what the library raises."""
+        """Run a tool. Raises SessionGone if the server had forgotten us, ResponseTooLarge, or what the library does."""
         client = await asyncio.shield(self._client)
         try:
             try:
@@ -94,11 +93,18 @@ class MCPSession:
         except MCPError as error:
             if call_key in self._lost_calls:
                 raise SessionGone(error.message) from error
+            if call_key in self._large_calls:
+                raise ResponseTooLarge(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes") from error
             raise self.failure or error from error
         finally:
             self._lost_calls.discard(call_key)
+            self._large_calls.discard(call_key)
 
-    async def _watch(self, response: httpx2.Response) -> None:
+    def too_large(self, request: httpx2.Request) -> None:
+        """Mark the call whose answer was stopped."""
+        self._large_calls.add(_call_key(request))
+
+    async def responded(self, response: httpx2.Response) -> None:
         """Mark the call whose request was refused for its session; the library hides the status."""
         request = response.request
         if request.method != "POST" or _SESSION_HEADERS[0] not in request.headers:
@@ -114,22 +120,26 @@ class MCPSession:
 
 
 @asynccontextmanager
-async def connected(url: str, headers: Mapping[str, str], *, on_response: Hook | None = None) -> AsyncIterator[Client]:
+async def connected(url: str, headers: Mapping[str, str], *, watch: MCPSession | None = None) -> AsyncIterator[Client]:
     """A client after its handshake, over HTTP of its own with these headers. One task enters and leaves."""
     session: dict[str, str] = {}
 
-    async def remember(response: httpx2.Response) -> None:
-        sent = response.request.headers
-        session.update({name: sent[name] for name in _SESSION_HEADERS if name in sent})
+    async def responded(response: httpx2.Response) -> None:
+        request = response.request
+        session.update({name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers})
+        if request.method == "POST":
+            response.stream = _Bounded(response.stream, lambda: watch.too_large(request) if watch else None)
+        if watch is not None:
+            await watch.responded(response)
 
     async with httpx2.AsyncClient(
         headers=dict(headers),
         timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # each call has a deadline of its own
-        event_hooks={"response": [_bound_response, remember, *([on_response] if on_response else [])]},
+        event_hooks={"response": [responded]},
         follow_redirects=False,
     ) as http:
         transport = streamable_http_client(
-            url, http_client=http, max_sse_event_size=MAX_RESPONSE_BYTES, terminate_on_close=False
+            url, http_client=http, max_sse_event_size=2 * MAX_RESPONSE_BYTES, terminate_on_close=False
         )
         about = Implementation(name="kubeharness", version=version("kubeharness"))
         async with Client(transport, client_info=about, cache=None) as client:
@@ -147,22 +157,28 @@ async def _call(client: Client, tool: str, arguments: JsonObject, call_key: str)
     return await client.session.send_request(CallToolRequest(params=params), CallToolResult)
 
 
-async def _bound_response(response: httpx2.Response) -> None:
-    if response.request.method == "POST":
-        response.stream = _Bounded(response.stream)
+def _call_key(request: httpx2.Request) -> str:
+    """The key of the call that a request makes; empty for any other request."""
+    params = as_object((as_object(orjson.loads(request.content)) or {}).get("params")) or {}
+    key = (as_object(params.get("_meta")) or {}).get(CALL_KEY)
+    return key if isinstance(key, str) else ""
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, inner: object) -> None:
+    """A body that ends, with an error, where nobody would read on."""
+
+    def __init__(self, inner: object, overflowed: Callable[[], None]) -> None:
         assert isinstance(inner, httpx2.AsyncByteStream)
         self._inner = inner
+        self._overflowed = overflowed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         left = MAX_RESPONSE_BYTES
         async for chunk in self._inner:
             left -= len(chunk)
             if left < 0:
-                raise ResponseTooLarge(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
+                self._overflowed()
+                raise ResponseTooLarge("too large")
             yield chunk
 
     async def aclose(self) -> None:
