@@ -1,0 +1,5 @@
+"""`python -m kubeharness_operator`."""
+
+from kubeharness_operator.cli import main
+
+main()
