@@ -71,46 +71,48 @@ async def test_fifty_equal_posts_at_once_through_two_gateways_give_one_submissio
 ) -> None:
     await publish(store, "demo", "other")
     pay = {"kind": "user", "body": "pay", "dispatchId": "k1"}
-    async with gateway(store, waker) as one, gateway(store, waker) as two:
-        async with one.client() as first, two.client() as second:
-            async with asyncio.TaskGroup() as tasks:
-                posts = [
-                    tasks.create_task((first, second)[n % 2].post("/agents/demo/new", json=pay)) for n in range(50)
-                ]
-            answers = [post.result() for post in posts]
-            receipts = {answer.text for answer in answers}
+    async with (
+        gateway(store, waker) as one,
+        gateway(store, waker) as two,
+        one.client() as first,
+        two.client() as second,
+    ):
+        async with asyncio.TaskGroup() as tasks:
+            posts = [tasks.create_task((first, second)[n % 2].post("/agents/demo/new", json=pay)) for n in range(50)]
+        answers = [post.result() for post in posts]
+        receipts = {answer.text for answer in answers}
 
-            assert {answer.status_code for answer in answers} == {202}
-            assert len(receipts) == 1
-            assert sum("idempotency-replayed" not in answer.headers for answer in answers) == 1
+        assert {answer.status_code for answer in answers} == {202}
+        assert len(receipts) == 1
+        assert sum("idempotency-replayed" not in answer.headers for answer in answers) == 1
 
-            receipt = answers[0].json()
-            forms = [
-                '{ "dispatchId" : "k1", "body":"pay",\n "kind":"user" }',
-                json.dumps({**pay, "session": "default"}),
-                json.dumps({**pay, "labels": {}, "attachments": [], "priority": "interactive"}),
-            ]
-            for form in forms:
-                again = await second.post("/agents/demo/new", content=form)
-                assert (again.status_code, again.json()) == (202, receipt)
+        receipt = answers[0].json()
+        forms = [
+            '{ "dispatchId" : "k1", "body":"pay",\n "kind":"user" }',
+            json.dumps({**pay, "session": "default"}),
+            json.dumps({**pay, "labels": {}, "attachments": [], "priority": "interactive"}),
+        ]
+        for form in forms:
+            again = await second.post("/agents/demo/new", content=form)
+            assert (again.status_code, again.json()) == (202, receipt)
 
-            changed = await first.post("/agents/demo/new", json={**pay, "body": "pay "})
-            assert (changed.status_code, changed.json()["code"]) == (409, "dispatch_conflict")
+        changed = await first.post("/agents/demo/new", json={**pay, "body": "pay "})
+        assert (changed.status_code, changed.json()["code"]) == (409, "dispatch_conflict")
 
-            others = [
-                (await first.post(path, json=pay)).json()["submissionId"]
-                for path in ("/agents/demo/elsewhere", "/agents/other/new")
-            ]
-            assert len({receipt["submissionId"], *others}) == 3
+        others = [
+            (await first.post(path, json=pay)).json()["submissionId"]
+            for path in ("/agents/demo/elsewhere", "/agents/other/new")
+        ]
+        assert len({receipt["submissionId"], *others}) == 3
 
-            await run_all(store, waker)
-            after = await first.post("/agents/demo/new", json=pay)
-            assert (after.status_code, after.json()) == (202, receipt)
-            page = (await first.get("/agents/demo/new/records")).json()
-            kinds = [record["kind"] for record in page["records"]]
-            assert kinds.count("conversation_created") == 1
-            assert kinds.count("user_message") == 1
-            assert kinds.count("submission_settled") == 1
+        await run_all(store, waker)
+        after = await first.post("/agents/demo/new", json=pay)
+        assert (after.status_code, after.json()) == (202, receipt)
+        page = (await first.get("/agents/demo/new/records")).json()
+        kinds = [record["kind"] for record in page["records"]]
+        assert kinds.count("conversation_created") == 1
+        assert kinds.count("user_message") == 1
+        assert kinds.count("submission_settled") == 1
 
 
 async def test_the_header_is_the_dispatch_id(client: httpx2.AsyncClient) -> None:
@@ -189,7 +191,7 @@ async def test_a_field_that_is_not_honoured_is_refused(client: httpx2.AsyncClien
 
 
 async def test_the_defaults_of_what_is_not_honoured_are_taken(client: httpx2.AsyncClient) -> None:
-    defaults = {
+    defaults: dict[str, object] = {
         "attachments": [],
         "resultSchema": None,
         "resultRetries": 2,

@@ -101,6 +101,7 @@ def _config(app: Gateway, drain_seconds: float) -> uvicorn.Config:
         "access_log": False,
         "log_config": None,
         "server_header": False,
+        "proxy_headers": False,
         "backlog": BACKLOG,
         "timeout_keep_alive": 75,
         "timeout_graceful_shutdown": max(1, round(drain_seconds * (1 - STREAMS_SHARE))),
