@@ -9,6 +9,12 @@ from kubeharness.store.conformance.subject import case
 from kubeharness.store.conformance.world import LEASE_MS, LIFETIME_MS, Run, World, near
 
 
+def _left(run: Run) -> int:
+    deadline = run.claimed.lane.deadline
+    assert deadline is not None
+    return deadline - run.claimed.now
+
+
 async def _claimed_again(w: World) -> Run:
     await w.rested()
     return await w.claim()
@@ -230,15 +236,12 @@ async def the_lifetime_runs_from_the_head(w: World) -> None:
     await w.admit("d1", "d2")
     await w.advance(100_000)
     run = await w.claim()
-    assert run.claimed.lane.deadline is not None
-    assert near(run.claimed.lane.deadline - run.claimed.now, LIFETIME_MS - 100_000)
+    assert near(_left(run), LIFETIME_MS - 100_000)
     await run.begin()
     await w.advance(10_000)
     await run.settle()
-    second = await w.claim()
 
-    assert second.claimed.lane.deadline is not None
-    assert near(second.claimed.lane.deadline - second.claimed.now, LIFETIME_MS)
+    assert near(_left(await w.claim()), LIFETIME_MS)
 
 
 @case("I10")
@@ -246,21 +249,17 @@ async def waiting_for_a_worker_with_earlier_failures_is_not_charged(w: World) ->
     """The claim moves the deadline by that wait; a delay and a first wait it does not."""
     await w.admit("d1")
     run = await w.claim()
-    first = run.claimed.lane.deadline
-    assert first is not None
+    left = _left(run)
     await run.release("failure")
     await w.advance(500_000)
     run = await w.claim()
-    assert run.claimed.lane.deadline is not None
-    assert near(run.claimed.lane.deadline - run.claimed.now, first - run.claimed.now + 500_000), "the wait was charged"
-    left = run.claimed.lane.deadline - run.claimed.now
+    assert near(_left(run), left), "the wait was charged"
     await run.release("backoff", delay_ms=50_000)
     await w.advance(50_001)
     await w.store.sweep()
     run = await w.claim()
-    assert run.claimed.lane.deadline is not None
 
-    assert near(run.claimed.lane.deadline - run.claimed.now, left - 50_000), "the delay was not charged"
+    assert near(_left(run), left - 50_000), "the delay was not charged"
 
 
 @case("I10")
