@@ -112,12 +112,13 @@ class Reconciler:
         Raises Conflict if the database belongs to another installation, EpochOver once another operator publishes.
         """
         while True:
-            await self._look()
+            await self.look()
             if self.heads.over.is_set():
                 raise EpochOver("another operator took over as publisher; this one ends")
             await self._wait(POLL_PENDING_SECONDS if self.acknowledgements else POLL_SECONDS)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Take over if that is not done, and rouse whoever the database has news for. Raises Conflict."""
         try:
             await self.heads.take_over()
             await self.checks.refresh()

@@ -102,7 +102,10 @@ def _lacking(schemas: Mapping[str, JsonObject]) -> str:
     """What we would write and the server would not take, as a sentence."""
     found = []
     for plural, status in _STATUSES.items():
-        served = schemas.get(plural, {}).get("properties")
+        schema = schemas.get(plural, {})
+        if schema.get("x-kubernetes-preserve-unknown-fields"):
+            continue
+        served = schema.get("properties")
         ours = {field.alias or name for name, field in status.model_fields.items()}
         missing = sorted(ours - set(served if isinstance(served, dict) else ()))
         if missing:
