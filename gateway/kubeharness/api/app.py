@@ -37,7 +37,7 @@ class Gateway(FastAPI):
             title="Kubeharness",
             description=documentation.DESCRIPTION,
             version=documentation.version(),
-            root_path=settings.root_path,
+            servers=[{"url": settings.root_path}] if settings.root_path else None,
             redirect_slashes=False,
             redoc_url=None,
         )

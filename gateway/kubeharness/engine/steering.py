@@ -5,7 +5,7 @@ from base64 import b32encode
 from collections.abc import Callable
 from typing import Literal
 
-from kubeharness.core.errors import NoRunInFlight, NotFound
+from kubeharness.core.errors import DispatchConflict, NoRunInFlight, NotFound
 from kubeharness.core.ids import ConversationId, InboxId
 from kubeharness.core.lane import InboxMessage
 from kubeharness.core.text import clean_text
@@ -33,7 +33,7 @@ class Steering:
         key: str | None,
         principal: str | None,
     ) -> InboxId:
-        """Make the message durable. Raises NoRunInFlight, Conflict for a key with other content, Unavailable."""
+        """Make the message durable. Raises NoRunInFlight, DispatchConflict for a key with other content."""
         body = clean_text(body)
         message = InboxMessage(
             id=self._id(conversation, key),
@@ -48,6 +48,8 @@ class Steering:
                 only(await self._store.inbox_put([message]))
         except NotFound:  # nobody ever spoke in this session
             raise NoRunInFlight(session) from None
+        except DispatchConflict:  # say it with the caller's own key
+            raise DispatchConflict(key or message.id) from None
         self._waker.touched([conversation], work=True)
         return message.id
 
