@@ -47,7 +47,7 @@ def test_deltas_joined_are_the_text_and_hold_whole_characters_c30(said: str, tho
 
 
 _arguments = st.dictionaries(
-    st.text("ab}", max_size=2), st.one_of(st.text('x"{}', max_size=4), st.integers()), max_size=3
+    st.text("ab}", max_size=2), st.one_of(st.text('x"{}', max_size=4), st.integers(-(2**63), 2**63)), max_size=3
 )
 
 

@@ -22,7 +22,8 @@ from kubeharness.core.records import OutcomeCause
 from kubeharness.core.redaction import Redactor, secrets_in_url
 from kubeharness.core.text import as_object, clean_json, clean_text, cut_text
 from kubeharness.tools.catalogue import CatalogueEntry
-from kubeharness.tools.mcp_wire import CONNECT_SECONDS, MCPSession, ResponseTooLarge, SessionGone, connected, plain
+from kubeharness.tools.mcp_body import ResponseTooLarge
+from kubeharness.tools.mcp_wire import CONNECT_SECONDS, MCPSession, SessionGone, connected, plain
 from kubeharness.tools.tasks import OwnedTasks
 
 MAX_DATA_BYTES = 262_144
@@ -120,7 +121,7 @@ class MCPConnection:
             if session is not None and session is not gone and session.alive:
                 return session
             if session is not None:
-                session.close()
+                session.retire()  # other calls on it are told in their own time
             session = self._session = MCPSession(self._url, self._headers)
             running = self._running = self._tasks.start(session.run())
             try:

@@ -5,8 +5,9 @@ It knows HTTP and the library; what a call means to the model is `mcp.py`'s.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 
 import httpx2
@@ -18,15 +19,16 @@ from mcp_types import HEADER_MISMATCH, CallToolRequest, CallToolRequestParams, C
 
 from kubeharness.core.json import JsonObject
 from kubeharness.core.text import as_object
+from kubeharness.tools.mcp_body import MAX_RESPONSE_BYTES, ResponseTooLarge, TendedBody
 
 CONNECT_SECONDS = 10.0
-MAX_RESPONSE_BYTES = 8 * 1_048_576
-"""Read of one answer; the engine cuts what it keeps to much less, and says so in the record."""
 CALL_KEY = "kubeharness.dev/call-key"
 """The idempotency key of a call, in the request's `_meta`; it also tells calls apart on the wire."""
 
 _SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version")
 _GOODBYE_SECONDS = 1.0
+_CLOSED = "Connection closed"
+"""What the library says of every call of a session that went down."""
 _NO_SESSION = re.compile(rb"session", re.IGNORECASE)
 
 
@@ -34,8 +36,13 @@ class SessionGone(Exception):
     """The server does not know our session and ran nothing (C37)."""
 
 
-class ResponseTooLarge(httpx2.ReadError):
-    """A server sends more than anybody would read."""
+@dataclass(slots=True)
+class _Watched:
+    """What HTTP told of one call, which the library hides."""
+
+    sent: bool = False
+    lost: bool = False
+    large: bool = False
 
 
 class MCPSession:
@@ -46,8 +53,9 @@ class MCPSession:
         self._headers = headers
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._leave = asyncio.Event()
-        self._lost_calls: set[str] = set()
-        self._large_calls: set[str] = set()
+        self._ended = asyncio.Event()
+        self._calls: dict[str, _Watched] = {}
+        self._retired = False
         self.failure: BaseException | None = None
 
     async def run(self) -> None:
@@ -59,6 +67,7 @@ class MCPSession:
         except Exception as error:  # noqa: BLE001  the wire may do anything; the caller is told
             self.failure = plain(error)
         finally:
+            self._ended.set()
             if not self._client.done():
                 if self.failure is not None:
                     self._client.set_exception(self.failure)
@@ -69,7 +78,7 @@ class MCPSession:
     @property
     def alive(self) -> bool:
         """Whether a call may be tried on it."""
-        return self.failure is None and not self._leave.is_set()
+        return not (self._retired or self._ended.is_set() or self._leave.is_set())
 
     async def opened(self) -> None:
         """Wait for the handshake. Raises what it failed with."""
@@ -79,9 +88,16 @@ class MCPSession:
         """Let `run` end in its own task."""
         self._leave.set()
 
+    def retire(self) -> None:
+        """Take no new call, and close when those that are under way have ended."""
+        self._retired = True
+        if not self._calls:
+            self.close()
+
     async def call(self, tool: str, arguments: JsonObject, call_key: str) -> CallToolResult:
-        """Run a tool. Raises SessionGone if the server had forgotten us, ResponseTooLarge, or what the library does."""
+        """Run a tool. Raises SessionGone if it surely did not run, ResponseTooLarge, or what the library raises."""
         client = await asyncio.shield(self._client)
+        watched = self._calls.setdefault(call_key, _Watched())
         try:
             try:
                 return await _call(client, tool, arguments, call_key)
@@ -91,32 +107,48 @@ class MCPSession:
                 await client.list_tools()
                 return await _call(client, tool, arguments, call_key)
         except MCPError as error:
-            if call_key in self._lost_calls:
-                raise SessionGone(error.message) from error
-            if call_key in self._large_calls:
+            if watched.large:
                 raise ResponseTooLarge(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes") from error
-            raise self.failure or error from error
+            if error.message == _CLOSED and await self._has_ended():
+                if not watched.sent:
+                    raise SessionGone(error.message) from error
+                raise self.failure or error from error
+            if watched.lost:
+                raise SessionGone(error.message) from error
+            raise
         finally:
-            self._lost_calls.discard(call_key)
-            self._large_calls.discard(call_key)
+            self._calls.pop(call_key, None)
+            if self._retired:
+                self.retire()
+
+    async def _has_ended(self) -> bool:
+        """Whether the whole session went down; its calls hear of it just before it is known."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._ended.wait()
+        return self._ended.is_set()
+
+    # --- what `connected` sees of each request ---
+
+    def asked(self, request: httpx2.Request) -> None:
+        """A request goes out."""
+        if watched := self._calls.get(_call_key(request)):
+            watched.sent = True
 
     def too_large(self, request: httpx2.Request) -> None:
-        """Mark the call whose answer was stopped."""
-        self._large_calls.add(_call_key(request))
+        """Its answer was stopped."""
+        if watched := self._calls.get(_call_key(request)):
+            watched.large = True
 
-    async def responded(self, response: httpx2.Response) -> None:
-        """Mark the call whose request was refused for its session; the library hides the status."""
-        request = response.request
-        if request.method != "POST" or _SESSION_HEADERS[0] not in request.headers:
+    async def answered(self, response: httpx2.Response) -> None:
+        """It was refused for its session, perhaps; the library hides the status."""
+        status, request = response.status_code, response.request
+        if status not in (400, 404) or request.method != "POST" or _SESSION_HEADERS[0] not in request.headers:
             return
-        if response.status_code not in (400, 404):
+        if status == 400 and not _NO_SESSION.search(await response.aread()):
             return
-        if response.status_code == 400 and not _NO_SESSION.search(await response.aread()):
-            return
-        params = as_object((as_object(orjson.loads(request.content)) or {}).get("params")) or {}
-        key = (as_object(params.get("_meta")) or {}).get(CALL_KEY)
-        if isinstance(key, str):
-            self._lost_calls.add(key)
+        if watched := self._calls.get(_call_key(request)):
+            watched.lost = True
 
 
 @asynccontextmanager
@@ -128,14 +160,18 @@ async def connected(url: str, headers: Mapping[str, str], *, watch: MCPSession |
         request = response.request
         session.update({name: request.headers[name] for name in _SESSION_HEADERS if name in request.headers})
         if request.method == "POST":
-            response.stream = _Bounded(response.stream, lambda: watch.too_large(request) if watch else None)
+            response.stream = TendedBody(response, lambda: watch.too_large(request) if watch else None)
         if watch is not None:
-            await watch.responded(response)
+            await watch.answered(response)
+
+    async def asked(request: httpx2.Request) -> None:
+        if watch is not None and request.method == "POST":
+            watch.asked(request)
 
     async with httpx2.AsyncClient(
-        headers=dict(headers),
+        headers={**headers, "accept-encoding": "identity"},  # `TendedBody` reads what comes
         timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),  # each call has a deadline of its own
-        event_hooks={"response": [responded]},
+        event_hooks={"request": [asked], "response": [responded]},
         follow_redirects=False,
     ) as http:
         transport = streamable_http_client(
@@ -162,27 +198,6 @@ def _call_key(request: httpx2.Request) -> str:
     params = as_object((as_object(orjson.loads(request.content)) or {}).get("params")) or {}
     key = (as_object(params.get("_meta")) or {}).get(CALL_KEY)
     return key if isinstance(key, str) else ""
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    """A body that ends, with an error, where nobody would read on."""
-
-    def __init__(self, inner: object, overflowed: Callable[[], None]) -> None:
-        assert isinstance(inner, httpx2.AsyncByteStream)
-        self._inner = inner
-        self._overflowed = overflowed
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_RESPONSE_BYTES
-        async for chunk in self._inner:
-            left -= len(chunk)
-            if left < 0:
-                self._overflowed()
-                raise ResponseTooLarge("too large")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
 
 
 def plain(error: BaseException) -> BaseException:
