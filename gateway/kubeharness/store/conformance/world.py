@@ -430,6 +430,8 @@ class World:
             )
             if page is None or not page.records:
                 return found
+            if found and page.records[0].seq <= found[-1].seq:
+                raise AssertionError(f"a page after {found[-1].seq} begins with {page.records[0].seq}")
             found += page.records
 
     async def kinds(self) -> list[str]:
