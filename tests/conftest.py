@@ -1,3 +1,3 @@
 """What every test may ask for."""
 
-pytest_plugins = ["support.postgres"]
+pytest_plugins = ["support.postgres", "cluster.plugin"]

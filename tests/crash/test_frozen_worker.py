@@ -66,7 +66,7 @@ def test_frozen_inside_a_tool_and_thawed_before_the_second_settles_it_writes_not
         [
             {
                 "match": {"userMessage": "wait", "hasToolResult": False},
-                "response": {"content": "", "toolCalls": [SLOW_TOOL]},
+                "response": {"content": "I wait.", "toolCalls": [SLOW_TOOL]},
             },
             {"match": {"userMessage": "wait", "hasToolResult": True}, "response": {"content": LONG}, "latency": 40},
         ]

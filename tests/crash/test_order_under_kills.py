@@ -38,6 +38,7 @@ kind: Agent
 metadata: {name: demo}
 spec:
   model: {providerRef: {name: demo}, name: demo, contextWindow: 1000000}
+  systemPrompt: Be brief.
   tools: [{name: clock, builtin: {name: clock}}]
 """
 

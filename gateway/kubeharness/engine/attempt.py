@@ -88,6 +88,8 @@ class Attempt:
     def learn(self, renewal: Renewal) -> None:
         """Take what a renewal said; called on the loop's thread, returns at once."""
         if renewal.lost:
+            if not self._stop.is_set():
+                log.warning("attempt %s lost its lane; nothing more is written", self.claimed.attempt)
             self._stop_with(Done())
         elif not renewal.skipped:
             self._recorder.unread = max(self._recorder.unread, renewal.unread)

@@ -43,9 +43,9 @@ LOAD = f"""
 FOUND = f"""
     SELECT ROW({select(rows.SUBMISSION, "submission")}) AS submission,
            ROW({select(rows.CONVERSATION, "conversation")}) AS conversation,
-           ROW({LANE}) AS lane,
-           CASE WHEN settlement.submission IS NOT NULL THEN ROW({SETTLED}) END AS settlement
-"""
+           CASE WHEN settlement.submission IS NOT NULL THEN ROW({SETTLED}) END AS settlement,
+           {LANE}
+"""  # the lane's columns stand apart: the driver reads no array within an anonymous row
 
 FIND = f"""
     {FOUND}
@@ -115,10 +115,10 @@ async def find_unsettled(connection: Connection, conversation: ConversationId, *
 
 
 def _found(row: Cells) -> Found:
-    submission, conversation, lane, settlement = row
+    submission, conversation, settlement = row[:3]
     return Found(
         submission=rows.submission_from(submission),
         conversation=rows.conversation_from(conversation),
-        lane=rows.lane_from(lane),
+        lane=rows.lane_from(row[3:]),
         settlement=rows.settlement_from(settlement) if settlement is not None else None,
     )
