@@ -32,7 +32,7 @@ async def described(url: str) -> list[set[tuple[object, ...]]]:
 
 async def test_the_migrations_give_the_tables(postgres_url: str, empty_postgres_url: str) -> None:
     connection = await asyncpg.connect(empty_postgres_url)
-    dialect = postgresql.dialect()
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy's own
     for table in metadata.sorted_tables:
         await connection.execute(str(CreateTable(table).compile(dialect=dialect)))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):

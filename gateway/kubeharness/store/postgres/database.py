@@ -6,6 +6,7 @@ Knows transactions and connections, no table.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ else:
     Connection = asyncpg.Connection
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
 COMMAND_SECONDS = 10.0
@@ -60,7 +62,6 @@ _RACES = (
 _GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,  # the connection is closed, or cannot be used any more
-    asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,  # shutdown, cancelled by the administrator, cannot connect now
     asyncpg.InsufficientResourcesError,
     asyncpg.IdleInTransactionSessionTimeoutError,
@@ -152,8 +153,8 @@ class Line:
                 connection = await self._connected()
                 try:
                     yield connection
-                except (*_GONE, asyncio.CancelledError):
-                    self._drop()
+                except (*_GONE, asyncio.CancelledError) as error:
+                    self._drop(error)
                     raise
 
     async def aclose(self) -> None:
@@ -167,18 +168,18 @@ class Line:
         if self._connection is not None:
             try:
                 await self._connection.execute(begin)
-            except _GONE:
-                self._drop()
-            except asyncio.CancelledError:
-                self._drop()
+            except _GONE as error:
+                self._drop(error)
+            except asyncio.CancelledError as error:
+                self._drop(error)
                 raise
             else:
                 return self._connection
         connection = await self._connected()
         try:
             await connection.execute(begin)
-        except BaseException:
-            self._drop()
+        except BaseException as error:
+            self._drop(error)
             raise
         return connection
 
@@ -186,8 +187,8 @@ class Line:
         """Commit. An answer that does not come leaves it open what happened: Unavailable says so (I5)."""
         try:
             said = await connection.execute(COMMIT)
-        except BaseException:
-            self._drop()
+        except BaseException as error:
+            self._drop(error)
             raise
         if said != COMMIT:  # a statement failed and the block went on: Postgres rolled back and calls it no error
             raise RaceLost(f"commit was answered with {said}")
@@ -195,14 +196,14 @@ class Line:
     async def _roll_back(self, connection: Connection, error: BaseException) -> None:
         """Leave the connection clean, or leave it."""
         if _is_end(error) or connection.is_closed():
-            self._drop()
+            self._drop(error)
             return
         try:
             await connection.execute(ROLLBACK, timeout=ROLLBACK_SECONDS)
-        except _GONE:
-            self._drop()
-        except asyncio.CancelledError:
-            self._drop()
+        except _GONE as lost:
+            self._drop(lost)
+        except asyncio.CancelledError as cancelled:
+            self._drop(cancelled)
             raise
 
     async def _connected(self) -> Connection:
@@ -220,9 +221,11 @@ class Line:
         self._pause = 0.0
         return self._connection
 
-    def _drop(self) -> None:
+    def _drop(self, why: BaseException | None = None) -> None:
         """Forget the connection at once: the server rolls back what it had open."""
         connection, self._connection = self._connection, None
+        if isinstance(why, Exception):
+            log.warning("connection %r is replaced: %r", self._name, why)
         if connection is not None and not connection.is_closed():
             connection.terminate()
 

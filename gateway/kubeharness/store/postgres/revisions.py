@@ -90,7 +90,7 @@ REFUSE = f"""
 """
 
 READ_ACKNOWLEDGED = f"""
-    SELECT (SELECT array_agg(ROW(id, role, pool, formats, applied, draining))
+    SELECT (SELECT array_agg(ROW(id, role, pool, applied, draining))
               FROM component WHERE beat_at > {STARTED_MS} - $2::bigint),
            (SELECT array_agg(ROW(component, revision, message)) FROM component_refusal),
            (SELECT array_agg(ROW({HEAD})) FROM agent_head WHERE version = $1)
@@ -251,5 +251,6 @@ def _head_cells(row: HeadRow) -> Sequence[Any]:
 
 
 def _component(cells: Cells) -> Component:
-    id_, role, pool, formats, applied, draining = cells
-    return Component(id=id_, role=role, pool=pool, formats=formats, applied=applied, draining=draining)
+    # without its formats: nobody asks, and the driver reads no array within an anonymous row
+    id_, role, pool, applied, draining = cells
+    return Component(id=id_, role=role, pool=pool, formats=(), applied=applied, draining=draining)
