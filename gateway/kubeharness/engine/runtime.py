@@ -97,6 +97,8 @@ class Runtime:
         )
         async with asyncio.TaskGroup() as tasks:
             life = tasks.create_task(runtime.run(), name="gateway runtime")
+            await asyncio.sleep(0)  # they listen to hints before anybody can cause one
+            await asyncio.sleep(0)
             try:
                 yield runtime
             finally:
