@@ -11,6 +11,7 @@ from kubeharness.core.events import CompletionDelta, ReasoningDelta, ReasoningEn
 from kubeharness.core.messages import ThinkingPart
 from kubeharness.core.text import clean_text
 from kubeharness.providers.chat_answer import ChatAnswer
+from support.properties import patient
 from support.rawwire import call, delta, text, usage
 
 _texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=12)
@@ -28,6 +29,7 @@ def read(chunks: list[dict[str, Any]]) -> tuple[ChatAnswer, list[Any]]:
 
 
 @given(_texts, _texts, st.lists(st.integers(0, 40), max_size=6))
+@patient
 def test_deltas_joined_are_the_text_and_hold_whole_characters_c30(said: str, thought: str, cuts: list[int]) -> None:
     # as a wire would: UTF-16 escapes, cut anywhere, half pairs included
     def escaped(value: str) -> list[str]:
@@ -57,6 +59,7 @@ _arguments = st.dictionaries(
     st.booleans(),
     st.booleans(),
 )
+@patient
 def test_calls_come_out_whole_with_or_without_indexes_c27(
     calls: list[tuple[str, dict[str, Any]]], cuts: list[int], indexed: bool, repeated: bool
 ) -> None:
@@ -77,6 +80,7 @@ def test_calls_come_out_whole_with_or_without_indexes_c27(
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | _texts, lambda x: st.lists(x) | st.dictionaries(_texts, x))
 )
+@patient
 def test_no_chunk_however_odd_breaks_the_reader(value: Any) -> None:
     keys = ("content", "reasoning", "refusal", "tool_calls")
     odd: list[Any] = [

@@ -1,5 +1,6 @@
 """What is sent: legal for strict wires, whatever the log holds."""
 
+import re
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from kubeharness.core.messages import ProviderMessage, ThinkingPart, ToolCall, ToolDefinition
 from kubeharness.core.revision import ModelSettings
 from kubeharness.providers.chat_request import chat_request, wire_parameters
+from support.properties import patient
 
 MODEL = ModelSettings(name="m", context_window=1000)
 
@@ -82,6 +84,13 @@ def test_malformed_arguments_are_replayed_as_valid_json_c31() -> None:
     assert message["tool_calls"] == [{"id": "c", "type": "function", "function": {"name": "write", "arguments": "{}"}}]
 
 
+def test_a_name_that_the_model_made_up_does_not_brick_the_conversation_c38() -> None:
+    calls = (ToolCall("a", "files/read v2"), ToolCall("b", ""), ToolCall("c", "x" * 90))
+    (message,) = sent(ProviderMessage(role="assistant", tool_calls=calls))
+
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["files_read_v2", "_", "x" * 64]
+
+
 def test_images_of_outcomes_follow_the_batch() -> None:
     calls = (ToolCall("a", "shot"), ToolCall("b", "shot"))
     first = ProviderMessage(
@@ -149,12 +158,15 @@ _calls = st.builds(
         max_size=6,
     )
 )
+@patient
 def test_every_request_can_be_sent_and_breaks_no_rule_of_a_strict_wire_c28(messages: list[ProviderMessage]) -> None:
     body = orjson.loads(orjson.dumps(chat_request(MODEL, messages, [])))
 
     ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls", ())]
     assert len(ids) == len(set(ids))
     assert all(sent_id.strip() for sent_id in ids)
+    names = [call["function"]["name"] for message in body["messages"] for call in message.get("tool_calls", ())]
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in names)
     for message in body["messages"]:
         assert message.get("tool_calls") or message["content"].strip()
         assert message["content"] is None or message["content"].strip()

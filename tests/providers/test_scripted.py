@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeharness.core.errors import ProviderAuth, ProviderError, ProviderFatal, ProviderOverflow, ProviderTransient
 from kubeharness.core.events import CompletionDelta, CompletionEnd, CompletionStart, ReasoningEnd, ReasoningStart
 from kubeharness.core.messages import ProviderMessage, ThinkingPart, ToolCall, Usage
 from kubeharness.providers.scripted import ScriptedProvider
+from support.properties import patient
 from support.turns import turn_of
 
 CLOCK_CALL = ToolCall("call_1", "clock", provider_call_id="call_1")
@@ -302,7 +303,7 @@ _rules = st.lists(st.fixed_dictionaries({"when": _whens, "steps": st.lists(_step
 
 
 @given(messages=_messages, rules=_rules, tries=st.integers(0, 2), size=st.integers(1, 5))
-@settings(deadline=None)
+@patient
 def test_the_same_request_gets_the_same_events(
     messages: list[ProviderMessage], rules: list[dict[str, Any]], tries: int, size: int
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeharness.tools.names import RESERVED, Origin, aliases, legal_name, shown_names
+from support.properties import patient
 
 LEGAL = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 LONG = "x" * 80 + "0123456789"
@@ -63,6 +64,7 @@ _tools = st.one_of(st.sampled_from(["search", "task", "b_search", "a_search", LO
 
 
 @given(st.lists(st.tuples(_servers, _tools), max_size=12), st.randoms(use_true_random=False))
+@patient
 def test_names_are_legal_unique_and_the_same_in_any_order_c38(origins: list[Origin], order: random.Random) -> None:
     origins = [(server, tool) for server, tool in origins if server or LEGAL.fullmatch(tool)]
     names, dropped = shown_names(origins)
@@ -79,6 +81,7 @@ def test_names_are_legal_unique_and_the_same_in_any_order_c38(origins: list[Orig
 
 
 @given(st.text(st.characters(codec=None)))
+@patient
 def test_any_name_has_a_legal_form(name: str) -> None:
     assert LEGAL.fullmatch(legal_name(name))
     assert legal_name(legal_name(name)) == legal_name(name)

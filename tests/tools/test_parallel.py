@@ -14,6 +14,7 @@ from kubeharness.core.loop import AgentLoop, AgentLoopContext
 from kubeharness.core.messages import ProviderMessage, ToolCall, ToolDefinition, ToolResult
 from kubeharness.providers.scripted import ScriptedProvider
 from kubeharness.tools.parallel import parallel, startable
+from support.properties import patient
 
 
 class Bench:
@@ -183,6 +184,7 @@ async def test_results_reach_the_model_in_call_order_c34() -> None:
     st.lists(st.sampled_from(["slow", "alone"]), max_size=3),
     st.integers(1, 5),
 )
+@patient
 def test_what_may_start_fills_the_room_and_never_doubles_a_sequential_one(
     waiting: list[str], running: list[str], limit: int
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubeharness.engine.schemas import MAX_CHARACTERS, MAX_DEPTH, Validator, check_schema
+from support.properties import patient
 from support.rawwire import Answer, raw_wire
 
 
@@ -108,6 +109,7 @@ def test_errors_name_their_places_and_are_bounded() -> None:
 @given(
     st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(st.characters(codec=None)), st.lists)
 )
+@patient
 def test_any_value_is_judged_c13(value: Any) -> None:
     errors = Validator({"type": "string"}).errors(value)
 

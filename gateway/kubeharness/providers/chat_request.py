@@ -4,6 +4,7 @@ Nothing empty is ever sent: wires refuse blank text blocks and assistant message
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 import orjson
@@ -16,6 +17,7 @@ from kubeharness.core.text import as_object, clean_json, clean_text
 NOTHING = "(empty)"
 """What stands for a text that would be blank."""
 
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 _COMBINATORS = ("anyOf", "oneOf", "allOf", "not", "enum")
 
 
@@ -91,11 +93,16 @@ def _call(call: ToolCall, wire_id: str) -> JsonObject:
     sent: JsonObject = {
         "id": wire_id,
         "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
+        "function": {"name": _legal_name(call.name), "arguments": arguments},
     }
     if call.thought_signature is not None:
         sent["extra_content"] = {"google": {"thought_signature": call.thought_signature}}
     return sent
+
+
+def _legal_name(name: str) -> str:
+    """A model may have made one up that no wire takes back; its outcome already says that there is none."""
+    return _ILLEGAL.sub("_", name)[:64] or "_"
 
 
 class _CallIds:
@@ -106,7 +113,7 @@ class _CallIds:
         self._used: set[str] = set()
 
     def open(self, call: ToolCall) -> str:
-        wire = call.provider_call_id or ""
+        wire = clean_text(call.provider_call_id or "")
         n = 0
         while not wire.strip() or wire in self._used:
             # nine characters of hex are legal for every wire that is strict about it
