@@ -163,7 +163,7 @@ def test_killed_after_settle_nothing_happens_twice(here: Site) -> None:
     assert here.submission(submission)["state"] == "settled"
 
 
-def test_killed_with_the_inbox_consumed_the_message_is_in_the_log_once_and_in_the_next_request(here: Site) -> None:
+def test_killed_with_the_inbox_consumed_the_message_is_said_once(here: Site) -> None:
     here.mock.answer(
         [
             {"match": {"userMessage": "steered"}, "response": {"content": "As you say."}},
@@ -249,7 +249,7 @@ COVERED: dict[CrashPoint, Callable[[Site], None]] = {
     CrashPoint.AFTER_COMPLETED: test_killed_after_completed_the_message_that_came_first_is_answered,
     CrashPoint.BEFORE_SETTLE: test_killed_before_settle_the_turn_is_made_again_and_settles_once,
     CrashPoint.AFTER_SETTLE: test_killed_after_settle_nothing_happens_twice,
-    CrashPoint.INBOX_CONSUMED: test_killed_with_the_inbox_consumed_the_message_is_in_the_log_once_and_in_the_next_request,
+    CrashPoint.INBOX_CONSUMED: test_killed_with_the_inbox_consumed_the_message_is_said_once,
     CrashPoint.UNKNOWN_COMMIT: test_an_unknown_commit_is_repeated_and_written_once,
 }
 

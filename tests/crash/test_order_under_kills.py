@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -66,6 +67,7 @@ def test_runs_of_a_session_never_overlap_and_keep_admission_order_c10(
 
         def post(job: tuple[int, int]) -> None:
             session, n = job
+            said = ""
             for _ in range(20):
                 answer = httpx2.post(
                     f"{here.gateways[n % 2].url}/agents/demo/i",
@@ -74,7 +76,8 @@ def test_runs_of_a_session_never_overlap_and_keep_admission_order_c10(
                 )
                 if answer.status_code == 202:
                     return
-            raise AssertionError(answer.text)
+                said = answer.text
+            raise AssertionError(said)
 
         with ThreadPoolExecutor(10) as threads:
             list(threads.map(post, [(s, n) for n in range(POSTS) for s in range(SESSIONS)]))
@@ -97,10 +100,10 @@ def test_runs_of_a_session_never_overlap_and_keep_admission_order_c10(
         assert positions == sorted(positions), "not in admission order"
 
 
-def _settled_log(here: Site, session: str) -> list[dict[str, object]]:
+def _settled_log(here: Site, session: str) -> list[dict[str, Any]]:
     end = time.monotonic() + 90
     while True:
-        log: list[dict[str, object]] = []
+        log: list[dict[str, Any]] = []
         after = ""
         while True:
             query = f"session={session}&limit=500{'&after=' + after if after else ''}"

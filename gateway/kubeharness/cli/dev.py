@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from kubeharness.cli import publication
 from kubeharness.cli.running import run
 from kubeharness.composition import Stored, open_secrets, open_store, open_worker, sqlite_path
 from kubeharness.core.errors import KubeharnessError
@@ -97,6 +96,8 @@ class _Publisher:
 
     async def look(self) -> None:
         """Compile and publish once; print what became of each document, if that is news."""
+        from kubeharness.cli import publication
+
         planned = await publication.publish(self._stored.store, self._epoch, self._files, namespace=self._namespace)
         self._secrets.replace(planned.secrets)
         self._stored.waker.touched([], work=True)
