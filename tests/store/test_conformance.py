@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from kubeharness.store.conformance import CASES, Case, Subject, run_case
+from kubeharness.store.verify import verify
 from store.subjects import memory_subject, postgres_subject, sqlite_subject
 from support.postgres import TEMPLATE
 from support.postgres_server import PostgresServer
@@ -42,6 +43,10 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 @pytest.mark.parametrize("case", CASES, ids=str)
 async def test_the_store_keeps(case: Case, subject: Subject) -> None:
     await run_case(case, subject)
+
+
+async def test_what_the_suite_leaves_behind_is_clean(subject: Subject) -> None:
+    assert await verify(subject.store) == []
 
 
 async def test_each_invariant_that_a_store_can_break_has_a_case() -> None:

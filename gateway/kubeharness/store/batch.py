@@ -47,6 +47,7 @@ from kubeharness.store.backend import (
 from kubeharness.store.locked import LockedLane, ledger_after
 
 _ENDS = (Kind.ASSISTANT_MESSAGE_COMPLETED, Kind.ASSISTANT_MESSAGE_ABORTED)
+_TURNS = (Kind.ASSISTANT_MESSAGE_STARTED, *_ENDS)
 
 
 class Batch:
@@ -233,6 +234,10 @@ class Batch:
         settles = [draft for draft in drafts if draft.kind == Kind.SUBMISSION_SETTLED]
         if len(settles) != 1 or settles[0] is not drafts[-1]:
             raise SettlementRefused("the last record, and it alone, is the submission_settled")
+        if settles[0].submission_id != submission:
+            raise SettlementRefused(f"its record is of {settles[0].submission_id}, not of {submission}")
+        if _begins_turn(drafts):
+            raise SettlementRefused("a message is begun and has no end")
         if position == lane.head:
             if set(closes) != set(session.calls) or set(drains) != set(session.unread):
                 raise SettlementRefused("other calls or messages are open than it names")
@@ -351,4 +356,12 @@ def _appended(write: LastWrite, lane: Lane | None) -> Appended:
 
 
 def _ends_turn(drafts: Sequence[Draft]) -> bool:
-    return any(draft.kind in _ENDS for draft in drafts)
+    """Whether no message is open after these records, if one was before."""
+    turns = [draft.kind in _ENDS for draft in drafts if draft.kind in _TURNS]
+    return bool(turns) and turns[-1]
+
+
+def _begins_turn(drafts: Sequence[Draft]) -> bool:
+    """Whether these records leave a message open."""
+    turns = [draft.kind in _ENDS for draft in drafts if draft.kind in _TURNS]
+    return bool(turns) and not turns[-1]

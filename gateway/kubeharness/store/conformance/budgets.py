@@ -174,7 +174,7 @@ async def a_renewed_lane_is_not_reaped(w: World) -> None:
     await w.advance(LEASE_MS - 5_000)
 
     assert run.conversation not in await w.store.reap()
-    await run.append(run.write(run.text("psst"), consumed=["m1"]))
+    await run.append(run.write(run.steered(), consumed=["m1"]))
 
 
 @case("I10")
@@ -224,7 +224,7 @@ async def a_cancel_or_a_message_ends_a_delay(w: World) -> None:
     run = await w.claim()
     assert run.claimed.lane.unread == 1
     await w.cancel(run.submission)
-    await run.append(run.write(run.text("psst"), consumed=["m1"]))
+    await run.append(run.write(run.steered(), consumed=["m1"]))
     await run.release("failure", delay_ms=50_000)
 
     assert (await w.claim()).claimed.lane.cancel == "cancelled"

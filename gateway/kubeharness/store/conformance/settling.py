@@ -56,6 +56,8 @@ async def only_the_head_is_settled(w: World) -> None:
     before = await w.log()
 
     refused(await run.try_settle(run.ending(submission=receipts[1].submission_id)), SettlementRefused)
+    wrong = w.cancelling(receipts[1].submission_id)
+    refused(await run.try_settle(replace(run.ending(), drafts=wrong.drafts)), SettlementRefused)
     assert await w.log() == before
     await run.settle()
 
@@ -70,6 +72,8 @@ async def a_settlement_ends_with_its_record(w: World) -> None:
     refused(await run.try_settle(replace(item, drafts=[*item.drafts, run.note()])), SettlementRefused)
     item = run.ending()
     refused(await run.try_settle(replace(item, drafts=[*item.drafts, *item.drafts])), SettlementRefused)
+    item = run.ending(run.begun(TurnId("1.1.1")))
+    refused(await run.try_settle(item), SettlementRefused)
     await run.settle()
 
     assert len(await w.log()) == 3
@@ -83,7 +87,7 @@ async def an_unread_message_refuses_a_success(w: World) -> None:
     refused(await run.try_settle(run.ending()), SettlementRefused)
     refused(await run.try_settle(run.ending(drains=["m1"])), SettlementRefused)
     refused(await run.try_settle(run.ending(success=False)), SettlementRefused)
-    await run.append(run.write(run.text("psst"), consumed=["m1"]))
+    await run.append(run.write(run.steered(), consumed=["m1"]))
 
     await run.settle()
 
@@ -96,7 +100,9 @@ async def a_failing_settlement_drains_by_name(w: World) -> None:
     await w.steer("m2")
     refused(await run.try_settle(run.ending(success=False, drains=["m1"])), SettlementRefused)
     refused(await run.try_settle(run.ending(success=False, drains=["m1", "m3"])), SettlementRefused)
-    await run.settle(run.ending(run.text("psst"), run.text("psst"), success=False, drains=["m2", "m1"]))
+    await run.settle(
+        run.ending(run.steered(undelivered=True), run.steered(undelivered=True), success=False, drains=["m2", "m1"])
+    )
 
     loaded = await w.load()
     assert list(loaded.inbox) == []
@@ -129,7 +135,7 @@ async def a_message_that_races_the_settlement_is_never_lost(w: World) -> None:
             refused(ended, SettlementRefused)
             assert put is None
             assert unread == [f"m{n}"], "a message was accepted and is gone"
-            await run.settle(run.ending(run.text("psst"), success=False, drains=[f"m{n}"]))
+            await run.settle(run.ending(run.steered(undelivered=True), success=False, drains=[f"m{n}"]))
 
 
 async def _put(store: Store, w: World, id: str) -> KubeharnessError | None:
@@ -246,7 +252,7 @@ async def no_message_is_left_without_an_end(w: World) -> None:
     """An open turn outlives its attempt, and a settlement ends it or is refused."""
     turn = TurnId("1.1.1")
     run = await w.started()
-    await run.append(run.write(run.note(), open_turn=turn))
+    await run.append(run.write(run.begun(turn), open_turn=turn))
     assert (await w.lane()).open_turn == turn
     await w.lost(run)
     retry = await w.claim()
@@ -276,10 +282,23 @@ async def a_queued_submission_is_cancelled_at_once(w: World) -> None:
 async def an_unclaimed_head_is_cancelled_at_once(w: World) -> None:
     """The next one is promoted; a cancel that names nobody means the head."""
     receipts = await w.admit("d1", "d2")
-    (done,) = await w.store.cancel([w.cancelling(None)])
+    (done,) = await w.store.cancel([w.cancelling(None, head=receipts[0].submission_id)])
 
     assert good(done).submission_id == receipts[0].submission_id
     assert good(done).settled
+    assert (await w.claim()).submission == receipts[1].submission_id
+
+
+@case("I7")
+async def a_cancel_settles_whom_its_record_names(w: World) -> None:
+    """The head has moved since the caller looked: refused, not settled with another's record."""
+    receipts = await w.admit("d1", "d2")
+    late = w.cancelling(None, head=receipts[0].submission_id)
+    await w.cancel(receipts[0].submission_id)
+    before = await w.log()
+
+    refused((await w.store.cancel([late]))[0], SettlementRefused)
+    assert await w.log() == before
     assert (await w.claim()).submission == receipts[1].submission_id
 
 
@@ -309,7 +328,7 @@ async def cancelling_a_delayed_head_names_what_is_open(w: World) -> None:
     turn = TurnId("1.1.1")
     run = await w.started()
     call = run.call("1.1.1.0")
-    await run.append(run.write(*run.called(call), opened=[call], open_turn=turn))
+    await run.append(run.write(*run.called(call), run.begun(turn), opened=[call], open_turn=turn))
     await run.release("failure", delay_ms=20_000)
     for item in (
         w.cancelling(run.submission),
@@ -372,6 +391,7 @@ CASES = (
     a_message_that_races_the_settlement_is_never_lost,
     a_queued_submission_is_cancelled_at_once,
     an_unclaimed_head_is_cancelled_at_once,
+    a_cancel_settles_whom_its_record_names,
     a_running_head_is_told,
     what_is_over_or_unknown_cannot_be_cancelled,
     a_cancel_that_races_a_settlement_leaves_one,

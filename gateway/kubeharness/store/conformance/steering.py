@@ -15,7 +15,7 @@ async def a_message_is_there_until_it_is_consumed(w: World) -> None:
     loaded = await w.load()
     assert list(loaded.inbox) == [w.message("m2"), w.message("m1")]
     assert (await run.append(run.write(run.note()))).unread == 2
-    assert (await run.append(run.write(run.text("psst"), consumed=["m2"]))).unread == 1
+    assert (await run.append(run.write(run.steered(), consumed=["m2"]))).unread == 1
 
     loaded = await w.load()
     assert [message.id for message in loaded.inbox] == ["m1"]
@@ -42,7 +42,7 @@ async def a_message_is_put_once(w: World) -> None:
     await w.steer("m1")
     refused((await w.store.inbox_put([w.message("m1", body="other")]))[0], Conflict)
     assert (await w.lane()).unread == 1
-    await run.append(run.write(run.text("psst"), consumed=["m1"]))
+    await run.append(run.write(run.steered(), consumed=["m1"]))
     await w.steer("m1")
     refused((await w.store.inbox_put([w.message("m1", body="other")]))[0], Conflict)
     assert (await w.lane()).unread == 0, "a consumed message came back"
@@ -58,11 +58,11 @@ async def a_message_is_consumed_once(w: World) -> None:
     run = await w.started()
     await w.steer("m1")
     await w.steer("m2")
-    await run.append(run.write(run.text("psst"), consumed=["m1"]))
+    await run.append(run.write(run.steered(), consumed=["m1"]))
     before = await w.log()
-    refused(await run.try_append(run.write(run.text("psst"), consumed=["m1"])), Conflict)
-    refused(await run.try_append(run.write(run.text("psst"), consumed=["m2", "m3"])), KubeharnessError)
-    refused(await run.try_append(run.write(run.text("psst"), consumed=["m9"])), Conflict)
+    refused(await run.try_append(run.write(run.steered(), consumed=["m1"])), Conflict)
+    refused(await run.try_append(run.write(run.steered(), consumed=["m2", "m3"])), KubeharnessError)
+    refused(await run.try_append(run.write(run.steered(), consumed=["m9"])), Conflict)
 
     assert await w.log() == before
     assert [message.id for message in (await w.load()).inbox] == ["m2"]
@@ -90,7 +90,7 @@ async def a_delayed_or_ready_run_is_in_flight(w: World) -> None:
     await run.release("handover")
     await w.steer("m1")
     run = await w.claim()
-    await run.append(run.write(run.text("psst"), consumed=["m1"]))
+    await run.append(run.write(run.steered(), consumed=["m1"]))
     await run.release("failure", delay_ms=30_000)
     await w.steer("m2")
 

@@ -28,6 +28,7 @@ from kubeharness.core.lane import CallState, Claimed, InboxMessage, Lane, OpenCa
 from kubeharness.core.records import (
     AbortReason,
     AssistantMessageAborted,
+    AssistantMessageStarted,
     AssistantToolCall,
     ConversationCreated,
     Draft,
@@ -123,6 +124,14 @@ class Run:
     def text(self, body: str = "hello") -> Draft:
         """An input record."""
         return self.draft(UserMessage(body=body, via="dispatch"))
+
+    def steered(self, body: str = "psst", *, undelivered: bool | None = None) -> Draft:
+        """The record of a message that was put into the run."""
+        return self.draft(UserMessage(body=body, via="steer", undelivered=undelivered))
+
+    def begun(self, turn: TurnId) -> Draft:
+        """The record that opens a message."""
+        return self.draft(AssistantMessageStarted(model="m"), turn=turn)
 
     def note(self, message: str = "note") -> Draft:
         """A record that means nothing."""
@@ -478,6 +487,7 @@ class World:
         closes: Sequence[str] = (),
         drains: Sequence[str] = (),
         key: SessionKey | None = None,
+        head: SubmissionId | None = None,
     ) -> Cancel:
         """A cancel with the drafts that it needs if it settles at once."""
         key = key or self.key()
@@ -486,7 +496,7 @@ class World:
             conversation=conversation_id(key),
             submission_id=submission,
             reason="cancelled",
-            drafts=[*before, self.draft(end, key, submission=submission)],
+            drafts=[*before, self.draft(end, key, submission=submission or head)],
             closes=[CallId(call) for call in closes],
             drains=[InboxId(message) for message in drains],
         )

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 from kubeharness.core.errors import KubeharnessError, LaneLost
-from kubeharness.core.ids import ConversationId
+from kubeharness.core.ids import ConversationId, TurnId
 from kubeharness.core.lane import LaneState
-from kubeharness.core.records import Draft, Kind
+from kubeharness.core.records import AssistantTextDelta, AssistantThinkingDelta, Draft, Kind
 from kubeharness.engine.ports import Appended
 from kubeharness.store.conformance.subject import case
 from kubeharness.store.conformance.world import LEASE_MS, Run, World, contiguous, good, ids, refused, together
@@ -270,23 +270,30 @@ async def moved_names_the_logs_that_grew(w: World) -> None:
 async def loading_leaves_deltas_out(w: World) -> None:
     """What an attempt starts from is context; the log keeps all."""
     run = await w.started()
-    delta = Draft(kind=Kind.ASSISTANT_TEXT_DELTA, body=run.note().body, bits=7, submission_id=run.submission)
-    await run.append(run.write(run.note("a"), delta, run.note("b")))
+    turn = TurnId("1.1.1")
+    delta = run.draft(AssistantTextDelta(text="hel"), turn=turn)
+    thought = run.draft(AssistantThinkingDelta(text="hm"), turn=turn)
+    await run.append(run.write(run.begun(turn), delta, thought, run.aborted(turn)))
 
     loaded = await w.load()
-    assert [record.seq for record in loaded.records] == [1, 2, 3, 5]
+    assert [record.seq for record in loaded.records] == [1, 2, 3, 6]
     assert loaded.lane == await w.lane()
-    assert len(await w.log()) == 5
+    assert len(await w.log()) == 6
 
 
 @case("I15")
 async def what_is_written_is_what_is_read(w: World) -> None:
     """Bytes, to the last one: nothing is serialised again."""
     run = await w.started()
-    bodies = ['{"b":1,"a":2.50}', '{"x":"\\u00e9 é 😀 \\ufffd","n":123456789012345678901234567890}', '{"x":"\\\\\\n"}']
+    odd = ['"n":123456789012345678901234567890,  "m":2.50', '"x":"\\u00e9 é 😀 \\ufffd"', '"x":"\\\\\\n" ']
     drafts = [
-        Draft(kind=Kind.WARNING, body=body.encode(), bits=bits, submission_id=run.submission)
-        for body, bits in zip(bodies, (0, 1, 0xFFFF), strict=True)
+        Draft(
+            kind=Kind.WARNING,
+            body=run.note().body.replace(b'"code":"test"', f'"code":"test",{part}'.encode()),
+            bits=bits,
+            submission_id=run.submission,
+        )
+        for part, bits in zip(odd, (0, 1, 0xFFFF), strict=True)
     ]
     await run.append(run.write(*drafts))
 
