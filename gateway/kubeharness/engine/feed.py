@@ -43,7 +43,7 @@ class Feed:
     """What this process knows of a log's end. `tail` is None until somebody has read where the end is."""
 
     __slots__ = (
-        "broken", "conversation", "early", "floor", "framer", "idle", "last", "pulse", "readers", "ring", "size",
+        "broken", "conversation", "early", "floor", "framer", "idle", "last", "readers", "ring", "size", "sleepers",
         "suspect", "tail", "users", "waiting",
     )  # fmt: skip
 
@@ -62,7 +62,8 @@ class Feed:
         self.early = False
         """A hint came before the tail was known."""
         self.broken = False
-        self.pulse = asyncio.Event()
+        self.sleepers: set[asyncio.Future[None]] = set()
+        """Readers that wait for the next record; woken all at once."""
         self.users = 0
         self.readers = 0
         self.waiting: dict[SubmissionId, set[asyncio.Future[None]]] = {}
@@ -118,8 +119,10 @@ class Feed:
 
     def wake(self) -> None:
         """Let every reader look again."""
-        self.pulse.set()
-        self.pulse.clear()
+        sleepers, self.sleepers = self.sleepers, set()
+        for sleeper in sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
 
     def break_off(self) -> None:
         """Send the readers away, and let the waiters look for themselves."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -42,3 +42,48 @@ def jittered(seconds: float, spread: float = 0.25) -> float:
 def backoff(failures: int) -> float:
     """Seconds before the next try after so many failures in a row, with full jitter."""
     return random.uniform(0.05, min(MAX_BACKOFF_SECONDS, 0.1 * 2 ** min(failures, 10)))
+
+
+class Alarm:
+    """Rings once at a moment that is moved all the time; to move it later, or to clear it, costs nothing.
+
+    A timer of its own for each wait would be the dearest part of sending a record to a thousand readers.
+    """
+
+    __slots__ = ("_at", "_loop", "_ring", "_timer")
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ring = ring
+        self._at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at: float) -> None:
+        """Ring at this moment of the loop's clock, and at no other."""
+        self._at = at
+        if self._timer is not None and at < self._timer.when():
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._loop.call_at(at, self._fire)
+
+    def clear(self) -> None:
+        """Do not ring."""
+        self._at = None
+
+    def cancel(self) -> None:
+        """Do not ring, and let go of the timer."""
+        self._at = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._at is None:
+            return
+        if self._loop.time() < self._at:
+            self._timer = self._loop.call_at(self._at, self._fire)
+            return
+        self._at = None
+        self._ring()

@@ -16,7 +16,7 @@ from kubeharness.engine.cancelling import Cancelling
 from kubeharness.engine.crashpoints import UNARMED, CrashPoints
 from kubeharness.engine.feed import Framer
 from kubeharness.engine.heads import Heads
-from kubeharness.engine.patience import answering
+from kubeharness.engine.patience import Alarm, answering
 from kubeharness.engine.ports import Cancelled, Clock, Page, Receipt, Store, SubmissionView, Waker
 from kubeharness.engine.snapshot import Snapshot, final_text, fold
 from kubeharness.engine.steering import Steering, Via
@@ -30,6 +30,7 @@ OUTPUT_LOOKS = 6
 
 __all__ = [
     "Address",
+    "Alarm",
     "Cancelled",
     "Ended",
     "Order",

@@ -10,7 +10,7 @@ from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import SubmissionId
 from kubeharness.core.records import StoredRecord
 from kubeharness.engine.feed import Entry, Feed, settles
-from kubeharness.engine.patience import backoff
+from kubeharness.engine.patience import Alarm, backoff
 from kubeharness.engine.ports import Page
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class Subscription:
     """One reader's place in a log. Holds a cursor and at most one page, however slow it is."""
 
     __slots__ = (
+        "_alarm",
         "_at",
         "_ends_at",
         "_feed",
@@ -48,6 +49,7 @@ class Subscription:
         "_pending",
         "_pruned",
         "_read_log",
+        "_sleeper",
         "_until",
     )
 
@@ -71,6 +73,12 @@ class Subscription:
         self._pending: deque[StoredRecord] | None = deque(page.records) if page else None
         self._over = False
         self._leave_at: float | None = None
+        self._sleeper: asyncio.Future[None] | None = None
+        self._alarm = Alarm(self._wake)
+
+    def close(self) -> None:
+        """Let go of the timer."""
+        self._alarm.cancel()
 
     def leave_at(self, moment: float) -> None:
         """End at this moment of the loop's clock."""
@@ -114,13 +122,26 @@ class Subscription:
                 if await self._idle_now():
                     return None
                 continue
-            try:
-                async with asyncio.timeout_at(min(deadline, self._leave_at or deadline)):
-                    await feed.pulse.wait()
-            except TimeoutError:
-                if loop.time() >= deadline:
-                    return b""
+            await self._sleep(min(deadline, self._leave_at or deadline))
+            if loop.time() >= deadline and self._at >= (feed.tail or 0):
+                return b""
         return None
+
+    async def _sleep(self, until: float) -> None:
+        """Until the feed moves, or the moment has come."""
+        sleepers = self._feed.sleepers
+        sleeper = self._sleeper = asyncio.get_running_loop().create_future()
+        sleepers.add(sleeper)
+        self._alarm.set(until)
+        try:
+            await sleeper
+        finally:
+            sleepers.discard(sleeper)
+            self._sleeper = None
+
+    def _wake(self) -> None:
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     def _passed(self, entries: Sequence[Entry]) -> bytes:
         """The shared frames of the ring."""

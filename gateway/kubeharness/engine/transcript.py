@@ -68,6 +68,7 @@ class Transcripts:
                 yield subscription
             finally:
                 self._subscriptions.discard(subscription)
+                subscription.close()
         finally:
             feed.readers -= 1
             self._leave(feed)

@@ -15,7 +15,7 @@ from kubeharness.api.wire import snapshot_json
 from kubeharness.core.codec import dumps
 from kubeharness.core.errors import InvalidRequest, Unavailable
 from kubeharness.core.ids import SubmissionId
-from kubeharness.engine.runtime import Subscription, Until
+from kubeharness.engine.runtime import Alarm, Subscription, Until
 
 log = logging.getLogger(__name__)
 
@@ -85,31 +85,36 @@ async def stream(call: Call, send: Send, places: Places) -> None:
 
 
 async def _pump(subscription: Subscription, send: Send, settings: ApiSettings) -> None:
+    loop = asyncio.get_running_loop()
+    stalled = Alarm(lambda: _cut(send))
     chunk: bytes | None = sse.opening(settings.retry_milliseconds)
     try:
         while chunk is not None:
-            async with asyncio.timeout(settings.write_seconds):
-                await send({"type": "http.response.body", "body": chunk or sse.HEARTBEAT, "more_body": True})
+            stalled.set(loop.time() + settings.write_seconds)
+            await send({"type": "http.response.body", "body": chunk or sse.HEARTBEAT, "more_body": True})
+            stalled.clear()
             chunk = await subscription.chunk(settings.heartbeat_seconds)
-        async with asyncio.timeout(settings.write_seconds):
-            await send({"type": "http.response.body", "body": b""})
-    except TimeoutError:
-        await _cut(send)
-        raise ClientGone from None
+        stalled.set(loop.time() + settings.write_seconds)
+        await send({"type": "http.response.body", "body": b""})
     except Exception:
         # The status is sent: all that is left is to end the connection, and to come back is the client's part.
         log.exception("a stream broke off")
-        await _cut(send)
-        raise ClientGone from None
-
-
-async def _cut(send: Send) -> None:
-    """Drop the connection and what is buffered for it: a polite end would wait for the reader for ever (C24)."""
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
-    if isinstance(transport, asyncio.BaseTransport):
-        abort = getattr(transport, "abort", transport.close)
-        abort()
+        _cut(send)
         await asyncio.sleep(0.01)  # until the server has noticed
+        raise ClientGone from None
+    finally:
+        stalled.cancel()
+
+
+def _cut(send: Send) -> None:
+    """Drop the connection and what is buffered for it: a polite end would wait for the reader for ever (C24).
+
+    The server then says that the client is gone, and the stream ends as it does for any client that leaves.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    abort = getattr(transport, "abort", None)
+    if abort is not None:
+        abort()
 
 
 def offset_of(call: Call) -> str | None:
