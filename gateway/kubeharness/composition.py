@@ -133,7 +133,7 @@ def _over(open_one: Callable[[], AbstractAsyncContextManager[Store]]) -> OpenRen
 @asynccontextmanager
 async def open_secrets(settings: Settings) -> AsyncIterator[SecretSource]:
     """The SecretSource of SECRETS. Raises ValueError for an unknown one."""
-    kind, _, rest = settings.secrets.partition(":")
+    kind, _, rest = settings.secret_source().partition(":")
     if kind == "env":
         yield EnvSecrets()
     elif kind == "dir" and rest:

@@ -1,5 +1,6 @@
 """Settings from the environment (prefix KUBEHARNESS_) or a `.env` file; only the env SecretSource reads it beside."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,11 +25,11 @@ class Settings(BaseSettings):
     health_port: int = Field(8481, ge=0, le=65535, description="Port of /healthz, /readyz and /metrics")
     health_host: str = Field("127.0.0.1", description="Address of the health port")
     root_path: str = Field("", description="Path prefix that the gateway is served under")
-    installation_id: str = Field("default", min_length=1, description="A database belongs to one installation")
+    installation_id: str = Field("publish", min_length=1, description="A database belongs to one installation")
     default_namespace: str = Field(DEFAULT_NAMESPACE, description="What the bare paths mean")
     auth: Annotated[tuple[AuthMode, ...], NoDecode] = Field(("token",), description="Comma list of token, or none")
     tokens_file: Path | None = Field(None, description="JSON list of name, sha256, namespaces, rights")
-    secrets: str = Field("env", description="kubernetes, env, or dir:PATH")
+    secrets: str | None = Field(None, description="kubernetes (default in a cluster), env (default else), or dir:PATH")
     lease_seconds: float = Field(30, gt=0, description="Renewal at a third")
     poll_milliseconds: int | None = Field(None, ge=10, description="Safety poll; worker 250, gateway 1000")
     sweep_milliseconds: int = Field(1000, ge=10, description="Sweep and reap")
@@ -53,6 +54,10 @@ class Settings(BaseSettings):
         if self.database_url is None:
             raise ValueError("set KUBEHARNESS_DATABASE_URL to postgresql://…, sqlite:///path or memory:")
         return self.database_url.get_secret_value()
+
+    def secret_source(self) -> str:
+        """Where Secrets come from; a pod is told by the variable that Kubernetes gives every container."""
+        return self.secrets or ("kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else "env")
 
     def direct(self) -> str | None:
         """The DSN for LISTEN, if it is another."""

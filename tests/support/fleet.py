@@ -112,9 +112,10 @@ class Fleet:
 
     def start(self, verb: str, *, name: str = "", module: str = "kubeharness", **settings: str) -> Process:
         """Start `kubeharness VERB` with these settings over the base."""
-        port = free_port() if verb in ("gateway", "dev") else 0
+        what = verb.split()[0]
+        port = free_port() if what in ("gateway", "dev") else 0
         health = free_port()
-        name = name or f"{verb}-{len(self.processes) + 1}"
+        name = name or f"{what}-{len(self.processes) + 1}"
         log = self.folder / f"{name}.log"
         given = {"HEALTH_PORT": str(health), "LOG_FORMAT": "text", **self.base, **settings}
         if port:

@@ -41,7 +41,7 @@ spec:
   systemPrompt: {prompt}
   tools:
   - name: everything
-    toolServer: {{ref: everything}}
+    toolServer: {{ref: {{name: everything}}}}
   durability: {{maxAttempts: {max_attempts}}}
 """
 

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from kubeharness.cli import dev, gateway, migrate, publish, settings, verify, worker
+from kubeharness.core.errors import KubeharnessError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="A Kubernetes-native durable harness for LLM agents."
@@ -25,3 +26,6 @@ def main() -> None:
     except ValueError as error:
         typer.echo(f"kubeharness: {error}", err=True)
         sys.exit(2)
+    except KubeharnessError as error:
+        typer.echo(f"kubeharness: {error}", err=True)
+        sys.exit(1)
