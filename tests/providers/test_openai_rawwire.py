@@ -125,6 +125,12 @@ async def test_two_calls_are_told_apart_c26_c27(http: httpx2.AsyncClient, chunks
     assert await calls_of(http, *chunks) == TWO
 
 
+async def test_a_new_id_opens_a_new_call_even_where_the_last_has_no_arguments_c27(http: httpx2.AsyncClient) -> None:
+    chunks = [call("", index=0, id="a", name="ping"), call("", index=0, id="b", name="ping")]
+
+    assert await calls_of(http, *chunks) == [("ping", {}), ("ping", {})]
+
+
 async def test_empty_cut_and_odd_arguments_c31(http: httpx2.AsyncClient) -> None:
     chunks = [
         call('{"path":"a"}', index=0, id="a", name="write"),

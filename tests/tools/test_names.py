@@ -2,6 +2,7 @@
 
 import random
 import re
+from itertools import permutations
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,8 +47,10 @@ def test_a_reserved_name_is_nobody_elses_even_where_we_do_not_use_it_c38() -> No
 
 def test_a_real_clash_drops_only_that_tool_c38() -> None:
     # a_b_c is both `b_c` of a and `c` of a_b, once each has to be told apart from a twin
-    names, dropped = shown_names([("a", "b_c"), ("x", "b_c"), ("a_b", "c"), ("x", "c"), ("x", "other")])
+    origins: list[Origin] = [("a", "b_c"), ("x", "b_c"), ("a_b", "c"), ("x", "c"), ("x", "other")]
+    names, dropped = shown_names(origins)
 
+    assert all(shown_names(order) == (names, dropped) for order in permutations(origins))
     assert dropped == [("a_b", "c")]
     assert names["a", "b_c"] == "a_b_c"
     assert names["x", "other"] == "other"
