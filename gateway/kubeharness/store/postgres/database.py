@@ -62,6 +62,7 @@ _RACES = (
 _GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,  # the connection is closed, or cannot be used any more
+    asyncpg.InternalClientError,  # … or the driver has lost its place in it, as when it is used while it dies
     asyncpg.OperatorInterventionError,  # shutdown, cancelled by the administrator, cannot connect now
     asyncpg.InsufficientResourcesError,
     asyncpg.IdleInTransactionSessionTimeoutError,

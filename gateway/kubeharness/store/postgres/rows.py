@@ -1,13 +1,15 @@
 """Rows as cells: the columns of each in an order, how cells become a value of ours, and how a value becomes cells."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import Any, TypeAlias, cast
 
 import asyncpg
 import orjson
 
 from kubeharness.core.ids import ConversationId, SessionKey
-from kubeharness.core.lane import CallState, InboxMessage, Lane, OpenCall
+from kubeharness.core.lane import CallState, Counters, InboxMessage, Lane, LaneState, LastWrite, OpenCall
+from kubeharness.core.messages import Usage
 from kubeharness.core.records import StoredRecord
 from kubeharness.store.backend import (
     AttemptRow,
@@ -19,7 +21,7 @@ from kubeharness.store.backend import (
     SubmissionRow,
     UsageEntry,
 )
-from kubeharness.store.columns import LANE_COLUMNS, lane_of, lane_values
+from kubeharness.store.columns import LANE_COLUMNS, lane_values
 
 Cells: TypeAlias = "Sequence[Any] | asyncpg.Record"
 """A row or a part of one: Any, because that is what a driver takes and gives."""
@@ -44,11 +46,35 @@ def select(names: Sequence[str], of: str) -> str:
 
 LANE = select(LANE_COLUMNS, "lane")
 _POSITIONS = LANE_COLUMNS.index("cancelled_positions")
+_WRITE = LANE_COLUMNS.index("write_attempt")
+_COUNTERS = LANE_COLUMNS.index("failures")
+_USAGE = LANE_COLUMNS.index("usage_input")
+_PLAIN = LANE_COLUMNS[:_WRITE]
+_STATES = {str(state): state for state in LaneState}
 
 
 def lane_from(cells: Cells) -> Lane:
-    """From LANE_COLUMNS."""
-    return lane_of(tuple(cells))
+    """From LANE_COLUMNS. `columns.lane_of` in half the time: each verb does it for each of its lanes."""
+    plain: dict[str, Any] = dict(zip(_PLAIN, cells[:_WRITE], strict=True))
+    plain["state"] = _STATES[plain["state"]]
+    plain["cancelled_positions"] = tuple(plain["cancelled_positions"])
+    attempt, number, base, count, milliseconds = cells[_WRITE:_COUNTERS]
+    write = None
+    if attempt is not None:
+        write = LastWrite(attempt=attempt, number=number, base=base, count=count, milliseconds=milliseconds)
+    return Lane(**plain, write=write, counters=_counters(*cells[_COUNTERS:]))
+
+
+@lru_cache(maxsize=1024)
+def _counters(*cells: int | None) -> Counters:
+    """Few are ever different, and all are immutable."""
+    at = _USAGE - _COUNTERS
+    counts = dict(zip(LANE_COLUMNS[_COUNTERS:_USAGE], cells[:at], strict=True))
+    usage: dict[str, int | None] = dict(zip(_TOKENS, cells[at:], strict=True))
+    return Counters(**cast("dict[str, Any]", counts), usage=Usage(**usage))
+
+
+_TOKENS = [name.removeprefix("usage_") for name in LANE_COLUMNS[_USAGE:]]
 
 
 def lane_cells(lane: Lane) -> Cells:
@@ -101,10 +127,24 @@ def dispatch_cells(row: DispatchRow) -> Cells:
 
 def submission_from(cells: Cells) -> SubmissionRow:
     """From SUBMISSION."""
-    values = dict(zip(SUBMISSION, cells, strict=True))
-    values["labels"] = orjson.loads(values["labels"])
-    values["at"] = values.pop("admitted_at")
-    return SubmissionRow(**values)
+    id_, conversation, position, message, digest, principal, labels, priority = cells[:8]
+    traceparent, parent_submission, parent_call, depth, revision, at = cells[8:]
+    return SubmissionRow(
+        id=id_,
+        conversation=conversation,
+        position=position,
+        message=message,
+        digest=digest,
+        principal=principal,
+        labels=orjson.loads(labels),
+        priority=priority,
+        traceparent=traceparent,
+        parent_submission=parent_submission,
+        parent_call=parent_call,
+        depth=depth,
+        revision=revision,
+        at=at,
+    )
 
 
 def submission_cells(row: SubmissionRow) -> Cells:
