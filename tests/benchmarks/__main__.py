@@ -4,7 +4,6 @@ Exit status 1 if T4 or T8 misses its `must`, or if a window does not add up; rat
 """
 
 import argparse
-import asyncio
 import dataclasses
 import platform
 import shutil
@@ -21,7 +20,7 @@ from benchmarks.lifecycle import commits_of_a_lifecycle
 from benchmarks.report import failed_gates, figures, print_table, write_json
 from benchmarks.rounds import Round, run_round
 from benchmarks.server import durable_server, fresh_database, make_template
-from benchmarks.windows import Pace
+from benchmarks.windows import Pace, run
 from support.postgres_server import PostgresServer
 
 
@@ -37,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="kh-bench-"))
     try:
         with durable_server() as server:
-            asyncio.run(make_template(server))
+            run(make_template(server))
             rounds = [_round(n, count, server, folder / str(n), pace, given.quick) for n in range(1, count + 1)]
             commits = _commits(server, 100 if given.quick else 400)
             depths = _depths(server, deep=100_000 if given.quick else 1_000_000, samples=100 if given.quick else 300)
@@ -56,7 +55,7 @@ def _round(n: int, of: int, server: PostgresServer, folder: Path, pace: Pace, qu
 
 def _commits(server: PostgresServer, lifecycles: int) -> float:
     with fresh_database(server) as url:
-        return asyncio.run(commits_of_a_lifecycle(server, url, lifecycles))
+        return run(commits_of_a_lifecycle(server, url, lifecycles))
 
 
 def _depths(server: PostgresServer, *, deep: int, samples: int) -> list[Depth]:
@@ -64,7 +63,7 @@ def _depths(server: PostgresServer, *, deep: int, samples: int) -> list[Depth]:
     found = []
     for queued in (1_000, deep, 1_000):
         with fresh_database(server) as url:
-            found.append(asyncio.run(claims_at(url, queued, samples)))
+            found.append(run(claims_at(url, queued, samples)))
         _tell(f"claim at {queued:.0e} queued: p50 {found[-1].claim_p50_ms:.2f} ms")
     return found
 

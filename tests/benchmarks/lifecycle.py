@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from benchmarks.floors import BODY, PER_SESSION, RECORDS
 from benchmarks.server import clients, committed
 from benchmarks.windows import Pace, Tally, Window, contradictions, run_window
-from kubeharness.core.ids import AttemptId, InstanceKey, attempt_id, conversation_id, submission_id
+from kubeharness.core.ids import AttemptId, InstanceKey, SubmissionId, attempt_id, conversation_id, submission_id
 from kubeharness.core.lane import Claimed
 from kubeharness.core.records import Draft, Kind
 from kubeharness.engine.patience import only
@@ -51,9 +51,9 @@ def admission(instance: str, number: int) -> Admission:
     )
 
 
-def draft(kind: Kind) -> Draft:
+def draft(kind: Kind, submission: SubmissionId | None = None) -> Draft:
     """A record of about the size of a real one; the store does not look inside."""
-    return Draft(kind=kind, body=BODY, bits=7)
+    return Draft(kind=kind, body=BODY, bits=7, submission_id=submission)
 
 
 def append_of(claimed: Claimed) -> Append:
@@ -63,7 +63,7 @@ def append_of(claimed: Claimed) -> Append:
         attempt=claimed.attempt,
         number=1,
         lease_ms=LEASE_MS,
-        drafts=[draft(kind) for kind in KINDS],
+        drafts=[draft(kind, claimed.submission_id) for kind in KINDS],
     )
 
 
@@ -74,7 +74,7 @@ def settle_of(claimed: Claimed, *, number: int = 2) -> Settle:
         attempt=claimed.attempt,
         number=number,
         submission_id=claimed.submission_id,
-        drafts=[draft(Kind.SUBMISSION_SETTLED)],
+        drafts=[draft(Kind.SUBMISSION_SETTLED, claimed.submission_id)],
         success=True,
     )
 

@@ -13,8 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-import uvloop
-
+from benchmarks.windows import run
 from benchmarks.wire import Wire
 
 AGENT = "bench"
@@ -129,8 +128,7 @@ def main() -> None:
     work = (
         one_by_one(given.url, given.samples) if given.samples else closed_loops(given.url, given.clients, given.seconds)
     )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        said = runner.run(work)
+    said = run(work)
     said.tell()
     sys.exit(1 if said.failed else 0)
 

@@ -1,6 +1,5 @@
 """One round: probe, F1, F2, the store, HTTP, F2, F1, the idle system; each ratio is of its own round."""
 
-import asyncio
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from benchmarks.lifecycle import batched_lifecycles
 from benchmarks.machine import NOISY_FOREIGN, Probe, probe
 from benchmarks.overhttp import Idle, idle_latencies, percentile, settled_under_load
 from benchmarks.server import fresh_database
-from benchmarks.windows import Pace, Window
+from benchmarks.windows import Pace, Window, run
 from support.postgres_server import PostgresServer
 
 
@@ -80,9 +79,9 @@ def run_round(server: PostgresServer, folder: Path, pace: Pace, samples: int) ->
     windows: dict[str, Window] = {}
     for name in ("F1", "F2", "T3", "T1", "F2 again", "F1 again"):
         with fresh_database(server, migrated=name.startswith("T")) as url:
-            windows[name] = asyncio.run(_case(name, folder, url, pace))
+            windows[name] = run(_case(name, folder, url, pace))
     with fresh_database(server) as url:
-        idle = asyncio.run(idle_latencies(folder / "idle", url, server, samples))
+        idle = run(idle_latencies(folder / "idle", url, server, samples))
     return Round(probe=before, windows=windows, idle=idle, probe_after=probe(folder))
 
 

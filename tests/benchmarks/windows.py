@@ -5,10 +5,14 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import asyncpg
+import uvloop
 
 from benchmarks.machine import CpuMeter
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ class Tally:
     def __init__(self) -> None:
         self.done = 0
         self.over = False
+
+
+def run(work: Coroutine[None, None, T]) -> T:
+    """Run on the event loop that gateways and workers run on."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
 
 
 @dataclass(slots=True)
