@@ -13,7 +13,7 @@ from importlib import resources
 from typing import ClassVar
 
 from kubeharness.core.errors import KubeharnessError
-from kubeharness.store.postgres.database import Connection, connect, translated
+from kubeharness.store.postgres.database import Connection, connect, reachable
 
 BUILD = 1
 """The newest schema that this build knows."""
@@ -99,7 +99,7 @@ async def migrate(url: str, *, build: int = BUILD, steps: Sequence[Migration] | 
 
     Raises SchemaRefused if the schema does not allow `build`, Unavailable if the database does not answer.
     """
-    with translated():
+    with reachable():
         connection = await connect(url, name="migrate", command_timeout=None)
         try:
             while True:

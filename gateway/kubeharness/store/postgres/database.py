@@ -84,16 +84,24 @@ class LockedTooLong(Unavailable):
 
 
 @contextmanager
+def reachable() -> Iterator[None]:
+    """Say Unavailable where the database does not answer, or is not ours; other errors of the driver go on."""
+    try:
+        yield
+    except _GONE as error:
+        raise Unavailable(f"the database does not answer ({type(error).__name__})") from error
+
+
+@contextmanager
 def translated() -> Iterator[None]:
     """Let no driver's error out: RaceLost, Unavailable, or a KubeharnessError for a value that cannot be stored."""
     try:
-        yield
+        with reachable():
+            yield
     except _RACES as error:
         raise RaceLost(type(error).__name__) from error
     except asyncpg.LockNotAvailableError as error:
         raise LockedTooLong from error
-    except _GONE as error:
-        raise Unavailable(f"the database does not answer ({type(error).__name__})") from error
     except (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as error:
         raise KubeharnessError(f"the database refuses a value ({type(error).__name__})") from error
 

@@ -40,20 +40,29 @@ LOAD = f"""
       FROM lane WHERE lane.id = $1
 """
 
+# The settlement is looked up for each submission: planned as a join it was once scanned whole.
+SETTLEMENT_OF_SUBMISSION = f"""
+    LEFT JOIN LATERAL (
+         SELECT ROW({SETTLED}) AS settlement
+           FROM (SELECT * FROM settlement WHERE settlement.submission = submission.id OFFSET 0) AS settlement
+           JOIN record ON record.conversation = settlement.conversation AND record.seq = settlement.seq
+         ) AS ending ON TRUE
+"""
+
+# The lane's columns stand apart: the driver reads no array within an anonymous row.
 FOUND = f"""
     SELECT ROW({select(rows.SUBMISSION, "submission")}) AS submission,
            ROW({select(rows.CONVERSATION, "conversation")}) AS conversation,
-           CASE WHEN settlement.submission IS NOT NULL THEN ROW({SETTLED}) END AS settlement,
+           ending.settlement,
            {LANE}
-"""  # the lane's columns stand apart: the driver reads no array within an anonymous row
+"""
 
 FIND = f"""
     {FOUND}
       FROM submission
       JOIN conversation ON conversation.id = submission.conversation
       JOIN lane ON lane.id = submission.conversation
-      LEFT JOIN settlement ON settlement.submission = submission.id
-      LEFT JOIN record ON record.conversation = settlement.conversation AND record.seq = settlement.seq
+      {SETTLEMENT_OF_SUBMISSION}
      WHERE submission.id = $1
 """
 
@@ -62,9 +71,8 @@ FIND_UNSETTLED = f"""
       FROM lane
       JOIN conversation ON conversation.id = lane.id
       JOIN submission ON submission.conversation = lane.id AND submission.position >= lane.head
-      LEFT JOIN settlement ON settlement.submission = submission.id
-      LEFT JOIN record ON record.conversation = settlement.conversation AND record.seq = settlement.seq
-     WHERE lane.id = $1 AND lane.state <> 'idle' AND settlement.submission IS NULL
+      {SETTLEMENT_OF_SUBMISSION}
+     WHERE lane.id = $1 AND lane.state <> 'idle' AND ending.settlement IS NULL
      ORDER BY submission.position LIMIT $2
 """
 
