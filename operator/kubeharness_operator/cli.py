@@ -95,11 +95,11 @@ async def _serve(parts: Operator) -> None:
 
 
 async def _until_served(parts: Operator) -> None:
-    """Wait, unready, until the API server serves our kinds with a status."""
+    """Wait, unready, until the API server serves our kinds with a status and lets us list them."""
     said = ""
     for pause in Backoffs():
         try:
-            await parts.reconciler.learn()
+            await parts.check_served()
         except ClusterError as error:
             parts.health.served, parts.health.waiting_for = False, str(error)
             if str(error) != said:

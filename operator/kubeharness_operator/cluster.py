@@ -104,6 +104,10 @@ class KubernetesCluster:
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self._call_of(name, "PATCH", path, body=body, query=query, content=APPLY)
 
+    async def check_list(self, plural: str, namespace: str | None) -> None:
+        """List one of them."""
+        await self._call("GET", _path(plural, namespace), query={"limit": "1"}, accept=METADATA_LIST)
+
     async def list_metadata(self, plural: str, namespace: str | None) -> Sequence[ObjectMeta]:
         """All objects of a kind, page by page, each page as of now and all as of the first."""
         found: list[ObjectMeta] = []

@@ -18,8 +18,8 @@ from kubeharness.store.postgres.notify import PostgresWaker
 from kubeharness.store.postgres.revisions import Publisher
 from kubeharness_operator.cluster import KubernetesCluster, load_configuration
 from kubeharness_operator.health import Health, serving
-from kubeharness_operator.objects import AGENTS, Key, Objects
-from kubeharness_operator.ports import Acknowledgement, CheckPut, CheckResult, EpochOver, Head, HeadWrite
+from kubeharness_operator.objects import AGENTS, CONFIG_MAPS, KINDS, Key, Objects
+from kubeharness_operator.ports import Acknowledgement, CheckPut, CheckResult, Cluster, EpochOver, Head, HeadWrite
 from kubeharness_operator.queue import WorkQueue
 from kubeharness_operator.reconcile import EXPECTED, Reconciler
 from kubeharness_operator.settings import OperatorSettings
@@ -105,6 +105,7 @@ class Operator:
 
     settings: OperatorSettings
     health: Health
+    cluster: Cluster
     objects: Objects
     queue: WorkQueue[Key]
     reconciler: Reconciler
@@ -117,6 +118,13 @@ class Operator:
         self.watched.at = time.monotonic()
         if listed:
             self.sweep.soon()
+
+    async def check_served(self) -> None:
+        """Raises ClusterError, naming what is missing, unless the server serves our kinds and lets us list them."""
+        await self.reconciler.learn()
+        for plural in (*KINDS, CONFIG_MAPS):
+            for namespace in self.settings.namespaces or (None,):
+                await self.cluster.check_list(plural, namespace)
 
     def leading(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """What runs from the start: it needs nothing of the API server."""
@@ -173,6 +181,7 @@ async def operator(settings: OperatorSettings) -> AsyncIterator[Operator]:
         parts = Operator(
             settings=settings,
             health=health,
+            cluster=cluster,
             objects=objects,
             queue=queue,
             reconciler=reconciler,

@@ -287,9 +287,21 @@ def _status(
 
 
 def _stands(of: ConditionType, previous: Mapping[str, Json], generation: int) -> Verdict | None:
-    """The previous verdict, if it was about the same generation."""
+    """The previous verdict, if it was about the same generation and came from checks: the rest we see ourselves."""
     old = condition(previous, of)
-    return _as_verdict(old) if old is not None and old.get("observedGeneration") == generation else None
+    if old is None or old.get("observedGeneration") != generation or old.get("reason") in _OWN:
+        return None
+    return _as_verdict(old)
+
+
+_OWN = frozenset(
+    {
+        *(Reason.PROVIDER_NOT_FOUND, Reason.PROVIDER_NOT_ACCEPTED),
+        *(Reason.TOOL_SERVER_NOT_FOUND, Reason.TOOL_SERVER_NOT_ACCEPTED),
+        *(Reason.CONFIG_MAP_NOT_FOUND, Reason.CONFIG_MAP_KEY_NOT_FOUND, Reason.CONFIG_MAP_VALUE_INVALID),
+        Reason.INVALID_SPEC,
+    }
+)
 
 
 def _as_verdict(old: Mapping[str, Json] | None) -> Verdict | None:

@@ -84,6 +84,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def check_list(self, plural: str, namespace: str | None) -> None:
+        """Raises ClusterError unless we may list these, and so watch them."""
+        ...
+
     async def list_metadata(self, plural: str, namespace: str | None) -> Sequence[ObjectMeta]:
         """All objects of a kind, complete and up to date, or an error."""
         ...

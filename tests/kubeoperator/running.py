@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from cluster.access import Cluster
 from cluster.accounts import OPERATOR, SYSTEM_NAMESPACE
 from cluster.audit import service_account_user
 from cluster.processes import free_ports
+from kubeharness.core.errors import Unavailable
 from kubeharness.engine.ports import CheckLease, Component
 from kubeharness.store.postgres.checks import Checks
 from kubeharness.store.postgres.database import Database
@@ -74,8 +75,8 @@ class OperatorProcess:
         return time.monotonic() - began
 
 
-@contextmanager
-def operator_process(
+@asynccontextmanager
+async def operator_process(
     kubeconfig: Path,
     database_url: str,
     *,
@@ -83,7 +84,7 @@ def operator_process(
     namespaces: tuple[str, ...] = (),
     installation: str = "test",
     ready: bool = True,
-) -> Iterator[OperatorProcess]:
+) -> AsyncIterator[OperatorProcess]:
     """Run an operator; with `ready`, the block begins once it says so."""
     [port] = free_ports(1)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KUBE")}
@@ -108,12 +109,12 @@ def operator_process(
     process = OperatorProcess(popen, port, path)
     try:
         if ready:
-            until(lambda: process.get("/readyz")[0] == 200, 30, process.log)
+            await asyncio.to_thread(until, lambda: process.get("/readyz")[0] == 200, 30, process.log)
         yield process
     finally:
         if process.alive():
             popen.kill()
-            popen.wait(10)
+            await asyncio.to_thread(popen.wait, 10)
         print(process.log())  # pytest shows it if the test failed
 
 
@@ -139,13 +140,17 @@ class Fleet:
     async def run(self) -> None:
         """Live until cancelled."""
         while True:
-            if self.acknowledging:
-                self.applied = await self._publisher.head_clock()
-            await self.beat()
-            if self.answering:
-                for lease in await self._checks.check_claim(owner="test", limit=100, lease_ms=5_000):
-                    await self._answer(lease)
+            with contextlib.suppress(Unavailable):  # a busy machine
+                await self._live()
             await asyncio.sleep(0.1)
+
+    async def _live(self) -> None:
+        if self.acknowledging:
+            self.applied = await self._publisher.head_clock()
+        await self.beat()
+        if self.answering:
+            for lease in await self._checks.check_claim(owner="test", limit=100, lease_ms=5_000):
+                await self._answer(lease)
 
     async def beat(self) -> None:
         """Say what has been loaded."""

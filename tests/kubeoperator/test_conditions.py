@@ -158,6 +158,13 @@ def test_without_a_database_only_what_is_pending_turns_unknown() -> None:
     assert edited["activeRevision"] == R1
 
 
+def test_what_we_see_ourselves_is_not_kept_for_want_of_a_database() -> None:
+    missing = agent_status(replace(MISSING, generation=1, head_known=False, active=None), {}, T0)
+    there = agent_status(replace(GOOD, head_known=False, answers=Answers(known=False)), missing, LATER)
+
+    assert one(there, ConditionType.RESOLVED_REFS)["reason"] == Reason.DATABASE_UNAVAILABLE
+
+
 def test_a_transition_time_moves_with_the_status_and_never_without() -> None:
     first = agent_status(GOOD, default_status(), T0)
     second = agent_status(replace(GOOD, generation=2), first, LATER)

@@ -94,6 +94,9 @@ class DictCluster:
         self.status_writes.append(key)
         return self.documents[key]
 
+    async def check_list(self, plural: str, namespace: str | None) -> None:
+        self._answer()
+
     async def list_metadata(self, plural: str, namespace: str | None) -> Sequence[ObjectMeta]:
         await asyncio.sleep(0)
         self._answer()

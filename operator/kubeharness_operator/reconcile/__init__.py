@@ -59,7 +59,13 @@ class Reconciler:
         self.acknowledgements = Acknowledgements(publisher, queue.add)
         self.reports = Reports(objects, cluster)
         self._lookups = Lookups(objects, cluster)
-        self._sources = Sources(objects=objects, checks=self.checks, reports=self.reports, now=now)
+        self._sources = Sources(
+            objects=objects,
+            checks=self.checks,
+            reports=self.reports,
+            rouse_naming=self._rouse_naming,
+            now=now,
+        )
         self._agents = Agents(
             objects=objects,
             lookups=self._lookups,
@@ -91,9 +97,7 @@ class Reconciler:
         elif key.plural == CONFIG_MAPS:
             self._rouse_naming(key)
         else:
-            changed, done = await self._sources.work(key)
-            if changed:
-                self._rouse_naming(key)
+            done = await self._sources.work(key)
         if not done:
             self._waiting.add(key)
 

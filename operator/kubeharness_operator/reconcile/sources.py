@@ -17,17 +17,27 @@ from kubeharness_operator.reconcile.reports import Reports
 class Sources:
     """The use case for what Agents stand on."""
 
-    def __init__(self, *, objects: Objects, checks: Checks, reports: Reports, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        *,
+        objects: Objects,
+        checks: Checks,
+        reports: Reports,
+        rouse_naming: Callable[[Key], None],
+        now: Callable[[], datetime],
+    ) -> None:
         self._objects = objects
+        self._rouse_naming = rouse_naming
         self._checks = checks
         self._reports = reports
         self._now = now
         self._known: dict[Key, tuple[str, int]] = {}
 
-    async def work(self, key: Key) -> tuple[bool, bool]:
-        """Handle one key: whether Agents have to look at it anew, and whether all is done (else: the database)."""
+    async def work(self, key: Key) -> bool:
+        """Handle one key; False if something is left to do once the database answers."""
         seen = self._objects.get(key)
-        changed = self._changed(key, seen)
+        if self._changed(key, seen):
+            self._rouse_naming(key)  # first of all: what fails below is tried again, and is no change any more
         specs = checks_for(seen.document) if seen is not None else []
         try:
             await self._checks.ask(key, specs)
@@ -36,7 +46,7 @@ class Sources:
             done = False
         if seen is not None:
             await self._report(seen)
-        return changed, done
+        return done
 
     def _changed(self, key: Key, seen: Seen | None) -> bool:
         """Whether the spec is another one than last time."""
