@@ -10,7 +10,7 @@ from typing import Literal
 
 from kubeharness.core.errors import (
     AlreadySettled,
-    KubeharnessError,
+    Conflict,
     LaneLost,
     NoRunInFlight,
     QueueFull,
@@ -186,12 +186,15 @@ def append(
     counters: CounterChange = NO_CHANGE,
     open_turn: TurnId | None,
 ) -> Lane | Repeated:
-    """One numbered write of the owner. `open_turn` is the message left open after it, if any."""
+    """One numbered write of the owner. `open_turn` is the message left open after it, if any.
+
+    Raises LaneLost, and Conflict if it closes or consumes what is not open (I8).
+    """
     repeated = fence(lane, attempt, number)
     if repeated is not None:
         return repeated
     if closed > lane.open_calls + opened or consumed > lane.unread:
-        raise KubeharnessError("a write closes or consumes more than is open")
+        raise Conflict("a write closes or consumes more than is open")
     written = stamped(lane, now=now, count=records)
     return replace(
         written,

@@ -94,17 +94,19 @@ class LogRules:
             self.wrong("I7", f"record {record.seq} ({record.kind}) follows the settlement of {submission}")
             return
         if submission != self._current:
-            if isinstance(record.payload, SubmissionSettled) and self._cancelled_in_queue(submission):
-                self.settled[submission] = stored
+            if isinstance(record.payload, SubmissionSettled):  # its only record: cancelled before it began
+                self._alone(submission, stored)
                 return
             self._begin(submission, record)
         self._content(record, submission)
         if isinstance(record.payload, SubmissionSettled):
             self._settle(submission, stored)
 
-    def _cancelled_in_queue(self, submission: SubmissionId) -> bool:
-        """Its settlement, its only record, may stand among another's."""
-        return self._current is not None and self.positions[submission] > self.positions[self._current]
+    def _alone(self, submission: SubmissionId, stored: StoredRecord) -> None:
+        """A settlement without a run may stand among another's records, of one that comes before it in the queue."""
+        self.settled[submission] = stored
+        if self.positions[submission] <= self._reached:
+            self.wrong("I3", f"position {self.positions[submission]} settles after position {self._reached} began")
 
     def _begin(self, submission: SubmissionId, record: Record) -> None:
         if self._current is not None and self._current not in self.settled:

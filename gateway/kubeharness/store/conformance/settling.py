@@ -178,7 +178,7 @@ async def only_one_write_closes_a_call(w: World) -> None:
     refused(await run.try_append(run.write(run.outcome("1.1.1.0"), closed=["1.1.1.0"])), Conflict)
     refused(
         await run.try_append(run.write(run.outcome("1.1.1.1"), run.outcome("1.1.1.0"), closed=["1.1.1.1", "1.1.1.0"])),
-        KubeharnessError,
+        Conflict,
     )
     refused(await run.try_append(run.write(run.outcome("1.1.1.9"), closed=["1.1.1.9"])), Conflict)
 
