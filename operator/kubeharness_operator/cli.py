@@ -45,14 +45,14 @@ class Backoffs:
             pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
 
 
-def kopf_settings() -> kopf.OperatorSettings:
+def kopf_settings(silence_seconds: float) -> kopf.OperatorSettings:
     """kopf as a mere watcher: no peering, no events of its own, nothing written to any object."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.watching.server_timeout = 300
     settings.watching.connect_timeout = 5
-    settings.watching.inactivity_timeout = 70  # the guard against a stream that is silent
+    settings.watching.inactivity_timeout = silence_seconds  # the guard against a stream that is silent
     settings.watching.initial_streaming = False
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
@@ -114,7 +114,7 @@ async def _until_served(parts: Operator) -> None:
 async def _watch(parts: Operator) -> None:
     """Watch for ever: whatever ends kopf, it is started again after a pause. Never dies, never sits idle."""
     loop = asyncio.get_running_loop()
-    settings, registry = kopf_settings(), kopf_registry(parts)
+    settings, registry = kopf_settings(parts.settings.watch_silence_seconds), kopf_registry(parts)
     pauses = iter(Backoffs())
     while True:
         started = loop.time()

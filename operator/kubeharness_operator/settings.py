@@ -29,6 +29,12 @@ class OperatorSettings(BaseSettings):
     )
     health_host: str = Field("127.0.0.1", description="Address of the health port; in a pod 0.0.0.0.")
     health_port: int = Field(8481, ge=0, le=65_535, description="/healthz, /readyz, /metrics.")
+    watch_silence_seconds: int = Field(
+        70,
+        ge=1,
+        le=3600,
+        description="How long a watch may be silent before it is opened anew; a server speaks each 60.",
+    )
     log_format: Literal["json", "text"] = Field("json", description="How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="From which level on.")
 

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ async def operator_process(
     namespaces: tuple[str, ...] = (),
     installation: str = "test",
     ready: bool = True,
+    more: Mapping[str, str] | None = None,
 ) -> AsyncIterator[OperatorProcess]:
     """Run an operator; with `ready`, the block begins once it says so."""
     [port] = free_ports(1)
@@ -95,6 +96,7 @@ async def operator_process(
         "KUBEHARNESS_INSTALLATION_ID": installation,
         "KUBEHARNESS_HEALTH_PORT": str(port),
         "KUBEHARNESS_LOG_FORMAT": "text",
+        **(more or {}),
     }
     path = folder / f"operator.{port}.log"
     with path.open("wb") as log:

@@ -1,7 +1,7 @@
 """Agents: resolved, compiled, published under last good, and told what became of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from kubeharness.core.errors import Unavailable
@@ -158,11 +158,15 @@ class Agents:
         if serving.revision is not None:
             failing, waiting = self._checks.keeps_from_running(serving.revision, namespace)
         grants = judged.compiled.revision.tools if judged.compiled else ()
+        answers = self._checks.answers(judged.specs)
+        if judged.compiled is not None:
+            unknown = self._checks.not_offered(judged.compiled.revision, namespace)
+            answers = replace(answers, failing=(*answers.failing, *unknown))
         return AgentFacts(
             generation=seen.generation,
             invalid=Fact(invalid[0].reason, "; ".join(fact.message for fact in invalid)) if invalid else None,
             unresolved=judged.of(ProblemKind.UNRESOLVED),
-            answers=self._checks.answers(judged.specs),
+            answers=answers,
             desired=judged.compiled.stored.id if judged.compiled else None,
             active=serving.head.active if serving.head else None,
             head_known=serving.known,

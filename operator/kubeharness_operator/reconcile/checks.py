@@ -93,6 +93,25 @@ class Checks:
         result = self._results.get((TOOLS, namespace, tool_server))
         return result is not None and result.result is not None
 
+    def not_offered(self, revision: AgentRevision, namespace: str) -> tuple[Fact, ...]:
+        """Tools that a revision is granted by name and that their servers did not list last. Unlisted: unknown."""
+        missing: list[Fact] = []
+        for grant in revision.tools:
+            if grant.server is None or not grant.include:
+                continue
+            result = self._results.get((TOOLS, namespace, grant.server.name))
+            listed = result.result if result is not None else None
+            if not isinstance(listed, dict) or not isinstance(tools := listed.get("tools"), list):
+                continue
+            offered = {tool.get("name") for tool in tools if isinstance(tool, dict)}
+            where = f"ToolServer {namespace}/{grant.server.name}"
+            missing += [
+                Fact(Reason.TOOL_NOT_FOUND, f"{where} offers no tool {name!r}")
+                for name in grant.include
+                if name not in offered
+            ]
+        return tuple(missing)
+
     def _asked(self, spec: CheckSpec) -> bool:
         result = self._results.get(spec.key)
         return result is not None and _same(spec, result)
