@@ -50,6 +50,7 @@ class Reason(_Documented):
     PROVIDER_NOT_ACCEPTED = "ProviderNotAccepted", "The ModelProvider exists, and its own spec does not compile."
     TOOL_SERVER_NOT_FOUND = "ToolServerNotFound", "The ToolServer does not exist in the namespace."
     TOOL_SERVER_NOT_ACCEPTED = "ToolServerNotAccepted", "The ToolServer exists, and its own spec does not compile."
+    TOOL_NOT_FOUND = "ToolNotFound", "The ToolServer offers no tool of that name."
     CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound", "The ConfigMap does not exist in the namespace."
     CONFIG_MAP_KEY_NOT_FOUND = "ConfigMapKeyNotFound", "The ConfigMap has no such key."
     CONFIG_MAP_VALUE_INVALID = "ConfigMapValueInvalid", "The value is binary, too long, or not storable text."

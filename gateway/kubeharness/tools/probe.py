@@ -40,7 +40,7 @@ class ToolsProbe:
         ref = codec.decode(SecretKeyRef, check.payload)
         value = await self._secrets.read(check.namespace, ref.name, ref.key, fresh=True)
         if not value:
-            return False, "SecretKeyNotFound", f"Secret {check.namespace}/{ref.name} key {ref.key!r} is empty", None
+            return False, "SecretValueInvalid", f"Secret {check.namespace}/{ref.name} key {ref.key!r} is empty", None
         return True, "", "", None
 
     async def _tools(self, check: CheckLease) -> Answer:
@@ -62,6 +62,8 @@ def reason_of(missing: SecretMissing) -> str:
     said = str(missing)
     if "may not be read" in said:
         return "SecretForbidden"
-    if "is not a key" in said or "is not UTF-8" in said:
+    if "is not UTF-8" in said:
+        return "SecretValueInvalid"
+    if "is not a key" in said:
         return "SecretKeyNotFound"
     return "SecretNotFound"
