@@ -32,7 +32,12 @@ def tool_server(name: str = "everything", *, url: str, **spec: Any) -> Json:
 
 
 def agent(
-    name: str = "demo", *, prompt: str = "Be brief.", provider: str = "wire", tools: str | None = None, **spec: Any
+    name: str = "demo",
+    *,
+    prompt: str | None = "Be brief.",
+    provider: str = "wire",
+    tools: str | None = None,
+    **spec: Any,
 ) -> Json:
     """An Agent on a provider, with all tools of a ToolServer or without."""
     body: Json = {

@@ -1,10 +1,8 @@
 """Secrets: read by workers alone, only where they may, at each claim; one that is missing is named and waited for."""
 
 import asyncio
-import json
 import secrets
 import time
-from typing import Any
 
 import pytest
 
@@ -12,12 +10,11 @@ from cluster.accounts import OPERATOR, WORKER
 from cluster.errors import KubectlFailed
 from e2e import manifests
 from e2e.rooms import Room, until
-from support.rawwire import Answer, Request, raw_wire
+from e2e.wires import Wire
+from support.rawwire import raw_wire
 from support.site import of_kind
 
 pytestmark = pytest.mark.timeout(180)
-
-Json = dict[str, Any]
 
 CACHE_SECONDS = 15.0
 """How long a worker may go on with what it read; a check reads past it."""
@@ -91,42 +88,6 @@ def test_a_secret_that_is_deleted_is_named_a_new_submission_waits_and_succeeds_o
     room.ready(within=40)
 
 
-class Wire:
-    """A model wire that takes one key at a time, and remembers which it was shown."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.shown: list[str] = []
-
-    def answer(self, request: Request) -> Answer:
-        """401 for another key; else a tool call first, then the end."""
-        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
-        self.shown.append(shown)
-        if shown != self.key:
-            error = {"error": {"message": "bad key", "type": "invalid_request_error"}}
-            return Answer([json.dumps(error).encode()], status=401, content_type="application/json")
-        answered = any(message["role"] == "tool" for message in request.json()["messages"])
-        if answered or "quick" in str(request.json()["messages"][-1]["content"]):
-            return Answer([chunk(content="Done."), chunk(finish="stop"), b"data: [DONE]\n\n"])
-        return Answer([chunk(call="trigger-long-running-operation"), chunk(finish="tool_calls"), b"data: [DONE]\n\n"])
-
-
-def chunk(*, content: str = "", call: str = "", finish: str | None = None) -> bytes:
-    """One event of a chat completion's stream."""
-    delta: Json = {"content": content} if content else {}
-    if call:
-        function = {"name": call, "arguments": '{"duration": 6, "steps": 3}'}
-        delta = {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
-    body = {
-        "id": "c",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": "test-model",
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-    }
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-
 async def test_the_key_of_the_secret_reaches_the_wire_and_a_rotated_one_needs_no_restart_c46(room: Room) -> None:
     first, second, third, wrong = (f"sk-{secrets.token_hex(12)}" for _ in range(4))
     wire = Wire(first)
@@ -139,27 +100,27 @@ async def test_the_key_of_the_secret_reaches_the_wire_and_a_rotated_one_needs_no
         await asyncio.to_thread(room.ready)
         long = await asyncio.to_thread(room.post, "take your time", to="long")
         await asyncio.to_thread(until, lambda: wire.shown, lambda: wire.shown)
-        assert wire.shown == [first]
+        assert [key for key, _ in wire.shown] == [first]
 
-        wire.key = second  # while the tool runs
+        wire.keys = [second]  # while the tool runs
         await asyncio.to_thread(room.apply, manifests.secret(value=second))
         settled = await asyncio.to_thread(room.settled, long)
         assert settled["status"] == "succeeded"
         assert settled["attempts"] == 1
-        assert wire.shown[-1] == second
+        assert wire.shown[-1][0] == second
 
-        wire.key = third
+        wire.keys = [third]
         await asyncio.to_thread(room.installation.api.delete, room.namespace, "Secret", "key")
         await asyncio.to_thread(room.apply, manifests.secret(value=third))  # another uid
         await asyncio.to_thread(room.succeeds, "quick", to="third")
-        assert wire.shown[-1] == third
+        assert wire.shown[-1][0] == third
 
-        wire.key = "no key of ours"
+        wire.keys = []
         await asyncio.to_thread(room.apply, manifests.secret(value=wrong))
         refused = await asyncio.to_thread(room.settled, await asyncio.to_thread(room.post, "quick", to="wrong"))
         assert refused["status"] == "failed"
         assert f"Secret {room.namespace}/key" in refused["error"]
-        assert wire.shown[-1] == wrong
+        assert wire.shown[-1][0] == wrong
 
     assert room.installation.pids() == pids
     logs = "".join(said for _, said in room.installation.logs())
