@@ -31,7 +31,7 @@ from kubeharness.engine.ports import (
     SubmissionView,
 )
 from kubeharness.store import verbs
-from kubeharness.store.backend import Backend, Found, RaceLost, Transaction
+from kubeharness.store.backend import Backend, Found, Need, RaceLost, Transaction
 
 T = TypeVar("T")
 _RACES = 8
@@ -81,7 +81,7 @@ class TransactionalStore:
                 return await self._execute_once(items)
             except Unavailable:
                 raise
-            except RaceLost as lost:
+            except (RaceLost, KubeharnessError) as lost:  # the latter: a value that cannot be stored
                 _log.debug("batch of %d is rerun singly: %s", len(items), lost)
             except Exception:  # noqa: BLE001 - whatever one item provoked must not reach the others
                 _log.exception("batch of %d failed and is rerun singly", len(items))
@@ -96,6 +96,8 @@ class TransactionalStore:
             return (await self._raced(lambda tx: verbs.execute(tx, [item])))[0]
         except Unavailable:
             raise
+        except KubeharnessError as refusal:
+            return refusal
         except Exception:  # noqa: BLE001 - see above
             _log.exception("an item could not be applied: %s of lane %s", type(item).__name__, verbs.lane_id(item))
             return KubeharnessError("the store could not apply this; its log says why")
@@ -169,6 +171,11 @@ class TransactionalStore:
     async def load(self, conversation: ConversationId) -> Loaded | None:
         """What an attempt starts from."""
         return await self.backend.load(conversation)
+
+    async def inbox(self, conversation: ConversationId) -> Sequence[InboxMessage]:
+        """Unread messages, without the log."""
+        side = await self._raced(lambda tx: tx.side(Need(inbox={conversation})))
+        return side.inbox.get(conversation, ())
 
     async def lookup(self, submission: SubmissionId) -> SubmissionView | None:
         """A submission with its derived state."""

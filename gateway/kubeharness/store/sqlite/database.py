@@ -31,9 +31,11 @@ Row: TypeAlias = tuple[Any, ...]
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn the driver's errors into ours."""
+    """Turn the driver's errors into ours. A value that cannot be stored is its item's error, never the database's."""
     try:
         yield
+    except (sqlite3.DataError, sqlite3.InterfaceError, UnicodeError) as error:
+        raise KubeharnessError(f"a value cannot be stored ({error})") from error
     except sqlite3.IntegrityError as error:
         raise RaceLost(str(error)) from error
     except sqlite3.OperationalError as error:
