@@ -5,10 +5,10 @@ Writes nothing once the lane is lost (I5); whatever it does, the lane is settled
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
 
 from kubeharness.core import codec
 from kubeharness.core.errors import (
@@ -17,6 +17,7 @@ from kubeharness.core.errors import (
     SecretMissing,
     SettlementRefused,
     ToolServerUnreachable,
+    Unavailable,
 )
 from kubeharness.core.json import Json
 from kubeharness.core.lane import Claimed, InboxMessage
@@ -39,20 +40,17 @@ from kubeharness.core.reducer import reduce
 from kubeharness.core.revision import AgentRevision
 from kubeharness.core.text import clean_text, cut_text
 from kubeharness.engine.closing import closing_outcome, turn_of
-from kubeharness.engine.context import as_record, pending_calls, with_pending
+from kubeharness.engine.context import as_record, pending_calls, spoken, with_pending
 from kubeharness.engine.crashpoints import CrashPoint
-from kubeharness.engine.endings import Done, Ending, Fail, GiveBack, Stopped
+from kubeharness.engine.endings import Done, Ending, Fail, GiveBack, Stopped, cancelled
 from kubeharness.engine.exchange import Exchange
 from kubeharness.engine.ports import Loaded, Release, Renewal, Toolbox
-from kubeharness.engine.recorder import Recorder
+from kubeharness.engine.recorder import Recorder, until_answered
 from kubeharness.engine.seams import Correlation, Operation
 from kubeharness.engine.services import Services
 from kubeharness.engine.settlement import Settlement
 
 log = logging.getLogger(__name__)
-
-ErrorT = TypeVar("ErrorT", bound=BaseException)
-ExceptionT = TypeVar("ExceptionT", bound=BaseException)
 
 ENDING_SECONDS = 10.0
 BLOCKED_MS = 2_000
@@ -77,6 +75,8 @@ class Attempt:
         )
         self._stop = asyncio.Event()
         self._stop_ending: Ending = Done()
+        self._said_lost = False
+        self._ended = False
         self._at = Correlation(conversation=claimed.lane.id, submission=claimed.submission_id, attempt=claimed.attempt)
 
         self._exchange = Exchange(
@@ -88,13 +88,18 @@ class Attempt:
     def learn(self, renewal: Renewal) -> None:
         """Take what a renewal said; called on the loop's thread, returns at once."""
         if renewal.lost:
-            if not self._stop.is_set():
-                log.warning("attempt %s lost its lane; nothing more is written", self.claimed.attempt)
-            self._stop_with(Done())
+            if not self._recorder.leaving:
+                self._lost()
+                self._stop_with(Done())
         elif not renewal.skipped:
             self._recorder.unread = max(self._recorder.unread, renewal.unread)
             if renewal.cancel is not None:
-                self._stop_with(Fail(code=SettledCode.CANCELLED, error=renewal.cancel))
+                self._stop_with(cancelled(renewal.cancel))
+
+    def _lost(self) -> None:
+        if not self._said_lost:
+            self._said_lost = True
+            log.warning("attempt %s lost its lane; nothing more is written", self.claimed.attempt)
 
     def _stop_with(self, ending: Ending) -> None:
         if not self._stop.is_set():
@@ -102,19 +107,16 @@ class Attempt:
             self._stop.set()
 
     async def _until_stopped(self) -> None:
-        deadline = self.claimed.lane.deadline
-        left = None if deadline is None else max(0.0, (deadline - self.claimed.now) / 1000)
+        lane = self.claimed.lane
+        left = None if lane.deadline is None else max(0.0, (lane.deadline - self.claimed.now) / 1000)
         try:
             async with asyncio.timeout(left), asyncio.TaskGroup() as waits:
                 leave = waits.create_task(self._leave())
                 await self._stop.wait()
                 leave.cancel()
         except TimeoutError:
-            raise Stopped(
-                Fail(
-                    code=SettledCode.TIMEOUT_EXCEEDED, error="not done within its lifetime", cause=OutcomeCause.TIMEOUT
-                )
-            ) from None
+            error = "not done within its lifetime" + (f": {lane.last_error}" if lane.last_error else "")
+            raise Stopped(Fail(code=SettledCode.TIMEOUT_EXCEEDED, error=error, cause=OutcomeCause.TIMEOUT)) from None
         raise Stopped(self._stop_ending)
 
     async def _leave(self) -> None:
@@ -125,40 +127,61 @@ class Attempt:
 
     async def run(self) -> None:
         """Drive the attempt to its outcome. Raises nothing but CancelledError."""
-        ending: Ending = Done()
-        try:
-            await self._s.seams.around(Operation(kind="attempt", at=self._at), self._within)
-            return
-        except* Stopped as stopped:
-            ending = _first(stopped, Stopped).ending
-        except* LaneLost:
-            log.warning("attempt %s lost its lane; nothing more is written", self.claimed.attempt)
-        except* (SecretMissing, ToolServerUnreachable) as blocked:
-            why = _first(blocked, KubeharnessError)
-            ending = GiveBack(cause="blocked", delay_ms=BLOCKED_MS, last_error=str(why))
-        except* Exception as group:
-            error = _first(group, Exception)
-            log.error("attempt %s failed", self.claimed.attempt, exc_info=error)
-            ending = GiveBack(cause="failure", last_error=f"{type(error).__name__}: {error}")
-        await self._end(ending)
+        async with asyncio.TaskGroup() as tools:  # a tool that ignores its cancel outlives the end of the attempt
+            await self._run(tools)
 
-    async def _within(self) -> None:
+    async def _run(self, tools: asyncio.TaskGroup) -> None:
+        ending: Ending = GiveBack(cause="failure", last_error="an interceptor ended the attempt")
+        self._s.seams.tell("submission_claimed", self._at)
+        try:
+            await self._s.seams.around(Operation(kind="attempt", at=self._at), lambda: self._within(tools))
+        except* Exception as group:  # noqa: BLE001 - whatever a run raises ends it, and says how
+            ending = self._ending_of(group)
+        if not self._ended:
+            await self._end(ending)
+
+    def _ending_of(self, group: ExceptionGroup[Exception]) -> Ending:
+        """What ends the attempt, of all that was raised: being lost, being stopped, being blocked, its own fault."""
+        raised = list(_leaves(group))
+        for error in raised:
+            if isinstance(error, LaneLost):
+                self._lost()
+                return Done()
+        for error in raised:
+            if isinstance(error, Stopped):
+                return error.ending
+        for error in raised:
+            if isinstance(error, SecretMissing | ToolServerUnreachable | Unavailable):
+                return GiveBack(cause="blocked", delay_ms=BLOCKED_MS, last_error=str(error))
+        error = raised[0]
+        log.error("attempt %s failed", self.claimed.attempt, exc_info=error)
+        return GiveBack(cause="failure", last_error=f"{type(error).__name__}: {error}")
+
+    async def _within(self, tools: asyncio.TaskGroup) -> None:
         async with asyncio.TaskGroup() as tasks:
-            helpers = [
-                tasks.create_task(self._recorder.flush_in_time(), name="flush"),
-                tasks.create_task(self._until_stopped(), name="watch"),
-            ]
-            ending = await self._drive(tasks)
-            for helper in helpers:
-                helper.cancel()
+            flush = tasks.create_task(self._recorder.flush_in_time(), name="flush")
+            watch = tasks.create_task(self._until_stopped(), name="watch")
+            ending = await self._driven(tools)
+            flush.cancel()
             await self._finish(ending)
+            watch.cancel()
+            self._ended = True
+
+    async def _driven(self, tools: asyncio.TaskGroup) -> Ending:
+        try:
+            return await self._drive(tools)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeError("something within gave up its own scope") from None
 
     async def _end(self, ending: Ending) -> None:
         try:
             async with asyncio.timeout(ENDING_SECONDS):
                 await self._finish(ending)
         except LaneLost:
-            log.warning("attempt %s lost its lane while ending", self.claimed.attempt)
+            self._lost()
         except (KubeharnessError, TimeoutError) as error:
             log.warning("attempt %s could not be ended, its lease will run out: %s", self.claimed.attempt, error)
 
@@ -188,30 +211,49 @@ class Attempt:
         )
         if self._exchange.calls:
             await self._exchange.close(list(self._exchange.calls.values()), OutcomeCause.INTERRUPTED)
-        [answer] = await self._s.store.release(
-            [
-                Release(
-                    conversation=self.claimed.lane.id,
-                    attempt=self.claimed.attempt,
-                    cause=ending.cause,
-                    delay_ms=ending.delay_ms,
-                    last_error=cut_text(clean_text(ending.last_error), 4096)[0],
-                )
-            ]
+        delay_ms = ending.delay_ms
+        if ending.cause == "backoff" and delay_ms and await self._only_followups():
+            # A message ends a back-off, and these wait for the end of the exchange: it would be no back-off at all.
+            await asyncio.sleep(delay_ms / 1000)
+            delay_ms = 0
+        await self._release(
+            Release(
+                conversation=self.claimed.lane.id,
+                attempt=self.claimed.attempt,
+                cause=ending.cause,
+                delay_ms=delay_ms,
+                last_error=cut_text(clean_text(ending.last_error), 4096)[0],
+            )
         )
-        if answer is not None:
-            raise answer
         self._s.waker.touched([self.claimed.lane.id], work=True)
         self._s.seams.tell("submission_released", self._at, ending.cause)
 
+    async def _only_followups(self) -> bool:
+        inbox = await self._exchange.inbox()
+        return bool(inbox) and all(message.via == "followup" for message in inbox)
+
+    async def _release(self, item: Release) -> None:
+        repeated = False
+
+        async def once() -> None:
+            nonlocal repeated
+            again, repeated = repeated, True
+            [answer] = await self._s.store.release([item])
+            if answer is not None and not (again and isinstance(answer, LaneLost)):  # the one before was applied
+                raise answer
+
+        self._recorder.leaving = True
+        await until_answered(once, what=f"attempt {self.claimed.attempt}, release")
+
     async def _drive(self, tasks: asyncio.TaskGroup) -> Ending:
-        revision = await self._s.revisions.get(self.claimed.revision)
-        loaded = await self._s.store.load(self.claimed.lane.id)
+        claimed, what = self.claimed, f"attempt {self.claimed.attempt}, load"
+        revision = await until_answered(lambda: self._s.revisions.get(claimed.revision), what=what)
+        loaded = await until_answered(lambda: self._s.store.load(claimed.lane.id), what=what)
         if loaded is None:
             return GiveBack(cause="failure", last_error="the conversation is gone")
         self._recorder.unread = max(self._recorder.unread, loaded.lane.unread)
         self._recorder.cancel = loaded.lane.cancel
-        self._exchange.calls = {call.call_id: call for call in loaded.calls}
+        self._recorder.calls = {call.call_id: call for call in loaded.calls}
         records = [codec.decode_record(stored) for stored in loaded.records]
         plan = classify(
             lane=replace(self.claimed.lane, cancel=loaded.lane.cancel),
@@ -249,11 +291,13 @@ class Attempt:
             self._s.crash.reach(CrashPoint.AFTER_SETTLE)
             self._s.seams.tell("submission_settled", self._at, "succeeded")
             return Done()
+        if plan.code is SettledCode.CANCELLED:
+            return cancelled(plan.error or "")
         return Fail(
             code=plan.code,
             error=plan.error or plan.code.value,
-            aborted=AbortReason.CANCELLED if plan.code is SettledCode.CANCELLED else AbortReason.ATTEMPT_DIED,
-            cause=OutcomeCause.CANCELLED if plan.code is SettledCode.CANCELLED else OutcomeCause.INTERRUPTED,
+            aborted=AbortReason.ATTEMPT_DIED,
+            cause=OutcomeCause.INTERRUPTED,
             ran=not plan.attempts_back,
         )
 
@@ -281,7 +325,10 @@ class Attempt:
                 else ""
                 for header in server.headers
             }
-            catalogue = await self._s.revisions.catalogue(namespace, server.name)
+            catalogue = await until_answered(
+                partial(self._s.revisions.catalogue, namespace, server.name),
+                what=f"attempt {self.claimed.attempt}, catalogue",
+            )
             if catalogue is not None:
                 catalogues[server.name] = catalogue
         return self._s.toolboxes.open(revision, catalogues=catalogues, headers=headers)
@@ -309,18 +356,20 @@ class Attempt:
             outcome = closing_outcome(call, OutcomeCause.INTERRUPTED)
             drafts.append(self._recorder.draft(outcome, turn_of(call.call_id)))
             repaired.append(outcome)
-        warnings = [RunWarning(code="tool_left_out", message=said) for said in toolbox.warnings]
-        drafts += [self._recorder.draft(warning) for warning in warnings if plan.write_input]
+        own = [record for record in records if record.submission_id == self.claimed.submission_id]
+        warned = {record.payload.message for record in own if isinstance(record.payload, RunWarning)}
+        drafts += [
+            self._recorder.draft(RunWarning(code="tool_left_out", message=warning))
+            for warning in dict.fromkeys(clean_text(said) for said in toolbox.warnings)
+            if warning not in warned
+        ]
         closed = [call.call_id for call in plan.interrupt]
         if drafts:
             await self._recorder.write(drafts, closed=closed, open_turn=None)
-            for call_id in closed:
-                del self._exchange.calls[call_id]
             if plan.abort_turn is not None or closed:
                 self._s.seams.tell("recovery", self._at, "repaired what a dead attempt left")
         context += [as_record(payload, self.claimed, index) for index, payload in enumerate(repaired)]
 
-        own = [record for record in records if record.submission_id == self.claimed.submission_id]
         said: list[InboxMessage] = []
         if loaded.inbox and not self._exchange.calls:
             said = await self._exchange.consume(followups=last_word(own) is not None)
@@ -328,7 +377,7 @@ class Attempt:
         pending = [self._exchange.calls[call_id] for call_id in plan.run if call_id in self._exchange.calls]
         if pending:
             messages = with_pending(messages, context, pending)
-        return [*messages, *(ProviderMessage(role="user", content=message.body) for message in said)]
+        return [*messages, *spoken(said)]
 
     def _input(self) -> UserMessage | Signal:
         message = codec.decode_message(self.claimed.message)
@@ -337,16 +386,15 @@ class Attempt:
                 type=clean_text(message.signal.type),
                 body=clean_text(message.body),
                 sender={clean_text(k): clean_text(v) for k, v in message.signal.sender.items()},
-                tag=message.signal.tag,
+                tag=clean_text(message.signal.tag) if message.signal.tag is not None else None,
             )
         return UserMessage(body=clean_text(message.body))
 
 
-def _first(group: BaseExceptionGroup[ExceptionT], of: type[ErrorT]) -> ErrorT:
-    """The first leaf of a group that is of the wanted class."""
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[Exception]:
+    """The exceptions of a group, however it is nested."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
-            return _first(error, of)
-        if isinstance(error, of):
-            return error
-    raise group
+            yield from _leaves(error)
+        elif isinstance(error, Exception):
+            yield error

@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from kubeharness.core.events import ToolCallEnd, ToolCallStart
 from kubeharness.core.messages import ToolCall, ToolResult
 from kubeharness.core.ports import ToolRuntime
+from kubeharness.core.records import OutcomeCause
 
 PARALLEL_CALLS = 8
+CLOSE_SECONDS = 2.0
+"""How long a closed batch waits for its cancelled tools; the attempt's task group owns what needs longer."""
 
 Begin = Callable[[ToolCall], Awaitable[None]]
 """Awaited before a call that had to wait runs: its ledger row becomes started."""
@@ -29,7 +32,10 @@ def starts_at_once(calls: Sequence[ToolCall], *, sequential: Callable[[str], boo
 
 
 class ParallelBatch:
-    """A `loop.BatchRunner` whose calls run as tasks of the attempt's own task group."""
+    """A `loop.BatchRunner` whose calls run as tasks of the attempt's own task group.
+
+    The tasks never raise: what a tool does is its result, and what `begin` raises comes out of the iterator.
+    """
 
     def __init__(
         self,
@@ -48,36 +54,52 @@ class ParallelBatch:
         self, tools: ToolRuntime, calls: Sequence[ToolCall]
     ) -> AsyncIterator[ToolCallStart | ToolCallEnd]:
         """Yield each start and each end as it comes. Closing the iterator stops what still runs."""
-        events: asyncio.Queue[ToolCallStart | ToolCallEnd] = asyncio.Queue()
+        events: asyncio.Queue[ToolCallStart | ToolCallEnd | Exception] = asyncio.Queue()
         slots = asyncio.Semaphore(PARALLEL_CALLS)
         alone = asyncio.Lock()
 
         async def one(call: ToolCall) -> None:
-            if self._sequential(call.name):
-                async with alone, slots:
-                    await run(call)
-            else:
-                async with slots:
-                    await run(call)
+            try:
+                if self._sequential(call.name):
+                    async with alone, slots:
+                        await run(call)
+                else:
+                    async with slots:
+                        await run(call)
+            except Exception as error:  # noqa: BLE001 - raised again where the batch is read
+                events.put_nowait(error)
 
         async def run(call: ToolCall) -> None:
             if not self._started(call):
                 await self._begin(call)
             events.put_nowait(ToolCallStart(call))
-            try:
-                result = await tools.execute(call)
-            except Exception as error:  # noqa: BLE001 - whatever a tool raises is feedback for the model
-                result = ToolResult(str(error) or type(error).__name__, is_error=True)
-            events.put_nowait(ToolCallEnd(call, result))
+            events.put_nowait(ToolCallEnd(call, await _result(tools, call)))
 
         running = [self._tasks.create_task(one(call), name=f"tool {call.name} {call.id}") for call in calls]
         try:
             left = len(calls)
             while left:
                 event = await events.get()
+                if isinstance(event, Exception):
+                    raise event
                 if isinstance(event, ToolCallEnd):
                     left -= 1
                 yield event
         finally:
             for task in running:
                 task.cancel()
+            if still := [task for task in running if not task.done()]:
+                await asyncio.wait(still, timeout=CLOSE_SECONDS)  # one that ignores it must not hold the others up
+
+
+async def _result(tools: ToolRuntime, call: ToolCall) -> ToolResult:
+    task = asyncio.current_task()
+    try:
+        return await tools.execute(call)
+    except asyncio.CancelledError:
+        if task is None or task.cancelling():
+            raise
+        # nobody cancelled us: a library inside the tool gave up its own scope
+        return ToolResult("the tool gave up", is_error=True, cause=OutcomeCause.CANCELLED.value)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is feedback for the model
+        return ToolResult(f"{type(error).__name__}: {error}", is_error=True)

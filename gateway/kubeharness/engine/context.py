@@ -1,15 +1,26 @@
 """What a claim's model reads: small pure pieces between records and the loop's messages."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from kubeharness.core.ids import CallId, RecordId
 from kubeharness.core.lane import Claimed, InboxMessage, OpenCall
-from kubeharness.core.messages import MessagePart, ProviderMessage, TextPart, ThinkingPart, ToolCall
+from kubeharness.core.messages import (
+    MessagePart,
+    ProviderMessage,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolResult,
+    joined_text,
+)
 from kubeharness.core.projection import tool_call
 from kubeharness.core.records import AssistantToolCall, Record, Signal, ToolOutcome, UserMessage
-from kubeharness.core.text import as_object, clean_json, clean_text
+from kubeharness.core.text import as_object, clean_json, clean_text, cut_text
+
+RESULT_BYTES = 262_144
 
 
 def spoken(said: Sequence[InboxMessage]) -> list[ProviderMessage]:
@@ -18,15 +29,64 @@ def spoken(said: Sequence[InboxMessage]) -> list[ProviderMessage]:
 
 
 def call_payload(call: ToolCall) -> AssistantToolCall:
-    """A call as it is recorded."""
+    """A call, clean already, as it is recorded."""
     return AssistantToolCall(
         call_id=CallId(call.id),
-        tool_name=clean_text(call.name),
-        args=as_object(clean_json(call.arguments)) or {},
+        tool_name=call.name,
+        args=call.arguments,
         thought_signature=call.thought_signature,
         provider_call_id=call.provider_call_id,
-        raw_args=clean_text(call.raw_arguments) if call.raw_arguments is not None else None,
+        raw_args=call.raw_arguments,
     )
+
+
+def clean_message(message: ProviderMessage) -> ProviderMessage:
+    """A model's message as it is recorded, so that the next request says what a later one will read (I15)."""
+    parts = clean_parts(message)
+    return replace(
+        message,
+        content=joined_text(parts),
+        parts=parts,
+        model=clean_text(message.model) if message.model is not None else None,
+        tool_calls=tuple(_clean_call(call) for call in message.tool_calls),
+    )
+
+
+def _clean_call(call: ToolCall) -> ToolCall:
+    return replace(
+        call,
+        name=clean_text(call.name),
+        arguments=as_object(clean_json(call.arguments)) or {},
+        raw_arguments=clean_text(call.raw_arguments) if call.raw_arguments is not None else None,
+        provider_call_id=clean_text(call.provider_call_id) if call.provider_call_id is not None else None,
+    )
+
+
+def bounded(result: ToolResult) -> tuple[ToolResult, int | None]:
+    """A result as it is recorded and as the model reads it, clean and cut, and its size in bytes if it was cut."""
+    content, size = cut_text(clean_text(result.content), RESULT_BYTES)
+    data = as_object(clean_json(result.data)) if result.data is not None else None
+    if data is not None and (told := len(json.dumps(data, ensure_ascii=False).encode())) > RESULT_BYTES:
+        data, size = None, size or told
+    return replace(result, content=content, data=data), size
+
+
+def in_call_order(messages: Sequence[ProviderMessage]) -> list[ProviderMessage]:
+    """The outcomes after each assistant message in the order of its calls (C34).
+
+    They stand otherwise only where a claim runs what a dead attempt left open: what it finds finished comes first.
+    """
+    ordered: list[ProviderMessage] = []
+    order: dict[str | None, int] = {}
+    start = 0
+    for message in messages:
+        if message.role != "tool":
+            ordered[start:] = sorted(ordered[start:], key=lambda m: order.get(m.tool_call_id, len(order)))
+            order = {call.id: place for place, call in enumerate(message.tool_calls)}
+            start = len(ordered) + 1
+        ordered.append(message)
+    ordered[start:] = sorted(ordered[start:], key=lambda m: order.get(m.tool_call_id, len(order)))
+    return ordered
 
 
 def clean_parts(message: ProviderMessage) -> tuple[MessagePart, ...]:

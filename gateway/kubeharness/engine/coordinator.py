@@ -122,6 +122,9 @@ class Coordinator:
         except Unavailable as error:
             log.warning("claim: %s", error)
             return await self._ask_what_is_held(ids)
+        except Exception:  # one bad row must not end the runs that are held here (I14)
+            log.exception("claim failed")
+            return await self._ask_what_is_held(ids)
 
     async def _ask_what_is_held(self, ids: Sequence[AttemptId]) -> Sequence[Claimed]:
         """The answer of a claim was lost: the ids that we made say what became of it (I4)."""
@@ -134,6 +137,9 @@ class Coordinator:
                 return await self._s.store.held(ids)
             except Unavailable:
                 continue
+            except Exception:  # as above; what was claimed, if anything, goes back when its lease is over
+                log.exception("the question after a claim failed")
+                return ()
         return ()
 
     def _start(self, claimed: Claimed, attempts: asyncio.TaskGroup) -> None:
@@ -163,12 +169,17 @@ class Coordinator:
 
     async def _upkeep(self) -> None:
         """Sweep delays, reap lost leases. Reaps only after half a lease of unbroken connection (I10)."""
+        half_a_lease = self._s.lease_ms / 2000
         connected_since = self._s.clock.monotonic()
         while True:
             await asyncio.sleep(self._pace.sweep_ms / 1000 * random.uniform(0.8, 1.2))
+            asked_at = self._s.clock.monotonic()
             try:
                 ready = list(await self._s.store.sweep())
-                if self._s.clock.monotonic() - connected_since >= self._s.lease_ms / 2000:
+                now = self._s.clock.monotonic()
+                if now - asked_at >= half_a_lease:  # a database that stood still let nobody renew
+                    connected_since = now
+                if now - connected_since >= half_a_lease:
                     ready += await self._s.store.reap()
             except KubeharnessError as error:
                 log.warning("upkeep: %s", error)

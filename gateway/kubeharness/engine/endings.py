@@ -34,6 +34,11 @@ class Done:
 Ending = Fail | GiveBack | Done
 
 
+def cancelled(reason: str) -> Fail:
+    """The end of a run that somebody cancelled, in the words of a cancel that found nothing running."""
+    return Fail(code=SettledCode.CANCELLED, error=f"cancelled: {reason}")
+
+
 class Stopped(Exception):
     """Control: what must end the run from outside of it."""
 

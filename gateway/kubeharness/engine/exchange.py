@@ -19,16 +19,18 @@ from kubeharness.core.events import (
     AgentEvent,
     CompletionDelta,
     CompletionEnd,
+    CompletionStart,
     InputRequired,
     MaxStepsReached,
     ReasoningDelta,
+    ReasoningStart,
     ToolCallEnd,
     ToolCallStart,
 )
-from kubeharness.core.ids import CallId
+from kubeharness.core.ids import CallId, TurnId
 from kubeharness.core.lane import CallState, Claimed, InboxMessage, OpenCall
 from kubeharness.core.loop import AgentLoop, AgentLoopContext
-from kubeharness.core.messages import ProviderMessage, ToolCall
+from kubeharness.core.messages import ProviderMessage, ToolCall, ToolDefinition, ToolResult
 from kubeharness.core.records import (
     AbortReason,
     AssistantBody,
@@ -45,22 +47,22 @@ from kubeharness.core.records import (
 )
 from kubeharness.core.recovery import max_steps_error, verdict
 from kubeharness.core.revision import AgentRevision
-from kubeharness.core.text import clean_json, clean_text, cut_text
 from kubeharness.core.transitions import CounterChange
 from kubeharness.engine.batch import ParallelBatch, starts_at_once
 from kubeharness.engine.closing import closing_outcome, turn_of
-from kubeharness.engine.context import call_payload, clean_parts, spoken
+from kubeharness.engine.context import bounded, call_payload, spoken
 from kubeharness.engine.crashpoints import CrashPoint
-from kubeharness.engine.endings import Done, Ending, Fail, GiveBack, Stopped
+from kubeharness.engine.endings import Done, Ending, Fail, GiveBack, Stopped, cancelled
 from kubeharness.engine.ports import Toolbox, UsageRow
-from kubeharness.engine.recorder import Recorder
+from kubeharness.engine.recorder import Recorder, until_answered
 from kubeharness.engine.seams import Correlation
 from kubeharness.engine.services import Services
 from kubeharness.engine.settlement import Settlement
 from kubeharness.engine.turns import TurnProvider
 
-RESULT_BYTES = 262_144
 BACKOFF_CAP_SECONDS = 60.0
+LONGEST_SECONDS = 3600.0
+"""No Retry-After is honoured for longer."""
 
 ReadKey = Callable[[AgentRevision, bool], Awaitable[str | None]]
 """Reads the provider's key; the flag says to pass the cache by."""
@@ -86,9 +88,13 @@ class Exchange:
         self._recorder = recorder
         self._settlement = settlement
         self._at = at
-        self.calls: dict[CallId, OpenCall] = {}
-        """The ledger of this submission, as this attempt knows it."""
         self._final: _Final | None = None
+        self._told: TurnId | None = None
+
+    @property
+    def calls(self) -> dict[CallId, OpenCall]:
+        """The ledger of this submission, as this attempt knows it."""
+        return self._recorder.calls
 
     @property
     def final_drafts(self) -> list[Draft]:
@@ -111,14 +117,13 @@ class Exchange:
         read_key: ReadKey,
     ) -> Ending:
         """Run turns until the submission is settled, or say how the attempt must end."""
+        tools = _Tools(toolbox)
+        tries = self.claimed.lane.counters.tries
+        key = await read_key(revision, False)
         try:
-            provider = self._s.models.provider(
-                revision,
-                api_key=await read_key(revision, False),
-                failed_tries=self.claimed.lane.counters.tries,
-            )
+            provider = self._s.models.provider(revision, api_key=key, failed_tries=tries)
         except ProviderError as refused:
-            return self._failed(revision, str(refused), refused)
+            return self._failed(revision, str(refused), refused, tries)
         turns = TurnProvider(
             provider,
             claimed=self.claimed,
@@ -138,65 +143,83 @@ class Exchange:
                 messages, max_steps=max(0, revision.durability.max_turns - self._recorder.steps), pending_calls=pending
             )
             pending = ()
-            last = await self._follow(loop, context, toolbox, turns, revision)
+            last = await self._follow(loop, context, tools, turns, revision)
             match last:
                 case AgentCompleted():
                     ending = await self._complete()
                     if ending is not None:
                         return ending
-                    messages.extend(spoken(await self.consume(followups=True)))
+                    said = spoken(await self.consume(followups=True))
+                    if not said:  # what refused the settlement is not there any more: the log holds the answer
+                        return GiveBack(cause="handover")
+                    messages.extend(said)
                 case AgentError(error=ProviderAuth()) if not read_again and revision.provider.api_key is not None:
                     read_again = True
                     await self.abort_open_turn(AbortReason.STREAM_BROKEN)
-                    fresh = await read_key(revision, True)
-                    turns.inner = self._s.models.provider(revision, api_key=fresh, failed_tries=turns.failed_tries)
+                    key = await read_key(revision, True)
+                    try:
+                        turns.inner = self._s.models.provider(revision, api_key=key, failed_tries=turns.failed_tries)
+                    except ProviderError as refused:
+                        return self._failed(revision, str(refused), refused, turns.failed_tries)
                 case AgentError(message=message, error=error):
-                    return self._failed(revision, message, error)
+                    return self._failed(revision, message, error, turns.failed_tries)
                 case InputRequired(call, result):
                     return Fail(code=SettledCode.INPUT_REQUIRED, error=f"tool {call.name} asks: {result.content}")
                 case _:
                     return Fail(code=SettledCode.MAX_STEPS_REACHED, error=max_steps_error(revision.durability))
 
     async def _follow(
-        self, loop: AgentLoop, context: AgentLoopContext, toolbox: Toolbox, turns: TurnProvider, revision: AgentRevision
+        self, loop: AgentLoop, context: AgentLoopContext, tools: "_Tools", turns: TurnProvider, revision: AgentRevision
     ) -> AgentEvent:
         last: AgentEvent = MaxStepsReached()
-        events = loop.run(context, toolbox)
+        events = loop.run(context, tools)
         try:
             async for event in events:
                 last = event
-                await self._record(event, turns, revision, toolbox)
+                self._tell(event, turns)
+                await self._record(event, turns, revision, tools)
                 if self._recorder.cancel is not None:
-                    raise Stopped(Fail(code=SettledCode.CANCELLED, error=self._recorder.cancel))
+                    raise Stopped(cancelled(self._recorder.cancel))
         finally:
             await events.aclose()  # type: ignore[attr-defined]  # it is a generator; tools still running stop now
         return last
 
-    async def _record(self, event: AgentEvent, turns: TurnProvider, revision: AgentRevision, toolbox: Toolbox) -> None:
+    def _tell(self, event: AgentEvent, turns: TurnProvider) -> None:
+        """Let observers know of turns and their fragments."""
+        match event:
+            case CompletionStart() | ReasoningStart() if self._told != turns.turn:
+                self._told = turns.turn
+                self._s.seams.tell("turn_started", replace(self._at, turn=turns.turn))
+            case CompletionDelta(text) | ReasoningDelta(text):
+                self._s.seams.tell("delta", replace(self._at, turn=turns.turn), text)
+            case CompletionEnd(message=message):
+                self._s.seams.tell("turn_ended", replace(self._at, turn=turns.turn), message.stop_reason or "")
+            case _:
+                pass
+
+    async def _record(self, event: AgentEvent, turns: TurnProvider, revision: AgentRevision, tools: "_Tools") -> None:
         match event:
             case CompletionDelta(text):
                 await self._recorder.fragment(AssistantTextDelta, text, turns.turn)
             case ReasoningDelta(text):
                 await self._recorder.fragment(AssistantThinkingDelta, text, turns.turn)
             case CompletionEnd(message=message):
-                await self._record_completed(message, turns, revision, toolbox)
+                await self._record_completed(message, turns, revision, tools.box)
             case ToolCallStart(call):
                 self._s.seams.tell("tool_call_started", replace(self._at, call=CallId(call.id)), call.name)
                 self._s.crash.reach(CrashPoint.MID_TOOL)
             case ToolCallEnd(call, result):
-                content, cut_from = cut_text(clean_text(result.content), RESULT_BYTES)
                 outcome = ToolOutcome(
                     call_id=CallId(call.id),
                     tool_name=call.name,
-                    content=content,
-                    data=clean_json(result.data) if result.data is not None else None,
+                    content=result.content,
+                    data=result.data,
                     is_error=True if result.is_error else None,
                     cause=OutcomeCause(result.cause) if result.cause else None,
-                    truncated_from=cut_from,
+                    truncated_from=tools.cut.pop(call.id, None),
                 )
                 drafts = [self._recorder.draft(outcome, turn_of(CallId(call.id)))]
                 await self._recorder.write(drafts, closed=[CallId(call.id)])
-                del self.calls[CallId(call.id)]
                 self._s.seams.tell("tool_call_ended", replace(self._at, call=CallId(call.id)), call.name)
                 self._s.crash.reach(CrashPoint.AFTER_OUTCOME)
             case _:
@@ -206,7 +229,7 @@ class Exchange:
         self, message: ProviderMessage, turns: TurnProvider, revision: AgentRevision, toolbox: Toolbox
     ) -> None:
         body = AssistantBody(
-            parts=clean_parts(message), stop_reason=message.stop_reason, model=message.model, usage=message.usage
+            parts=message.parts, stop_reason=message.stop_reason, model=message.model, usage=message.usage
         )
         completed = AssistantMessageCompleted(message=MessagePayload(body=body))
         drafts = [self._recorder.draft(completed, turns.turn)]
@@ -243,29 +266,30 @@ class Exchange:
             open_turn=None,
             usage=usage,
         )
-        self.calls |= {call.call_id: call for call in opened}
         self._s.crash.reach(CrashPoint.CALLS_RECORDED)
 
     async def _begin(self, call: ToolCall) -> None:
-        call_id = CallId(call.id)
-        await self._recorder.write(started=[call_id])
-        self.calls[call_id] = replace(self.calls[call_id], state=CallState.STARTED)
+        await self._recorder.write(started=[CallId(call.id)])
 
     # seams and ends
 
     async def _seam(self) -> Sequence[ProviderMessage]:
         if self._recorder.cancel is not None:
-            raise Stopped(Fail(code=SettledCode.CANCELLED, error=self._recorder.cancel))
+            raise Stopped(cancelled(self._recorder.cancel))
         if self._s.draining.is_set() and self._final is None:
             raise Stopped(GiveBack(cause="handover"))
         if not self._recorder.unread:
             return ()
         return spoken(await self.consume(followups=self._final is not None))
 
+    async def inbox(self) -> Sequence[InboxMessage]:
+        """What is unread."""
+        lane = self.claimed.lane.id
+        return await until_answered(lambda: self._s.store.inbox(lane), what=f"attempt {self.claimed.attempt}, inbox")
+
     async def consume(self, *, followups: bool) -> list[InboxMessage]:
         """Move messages from the inbox into the log; a followup waits for the end of the exchange."""
-        loaded = await self._s.store.load(self.claimed.lane.id)
-        inbox = loaded.inbox if loaded else ()
+        inbox = await self.inbox()
         said = [message for message in inbox if followups or message.via == "steer"]
         if not said:
             self._recorder.unread = 0  # a followup waits for the end, where the settlement is refused over it
@@ -303,22 +327,21 @@ class Exchange:
         except SettlementRefused:
             await self._write_final()
             if self._recorder.cancel is not None:
-                return Fail(code=SettledCode.CANCELLED, error=self._recorder.cancel)
+                return cancelled(self._recorder.cancel)
             return None
         self._s.crash.reach(CrashPoint.AFTER_SETTLE)
         self._s.seams.tell("submission_settled", self._at, "succeeded")
         return Done()
 
-    def _failed(self, revision: AgentRevision, message: str, error: Exception | None) -> Ending:
-        lane = self.claimed.lane
+    def _failed(self, revision: AgentRevision, message: str, error: Exception | None, tries: int) -> Ending:
         match error:
             case None | ProviderTransient():
-                if lane.counters.model_retries + 1 > revision.durability.model_retries:
+                if self.claimed.lane.counters.model_retries + 1 > revision.durability.model_retries:
                     return Fail(code=SettledCode.RUN_FAILED, error=message, aborted=AbortReason.STREAM_BROKEN)
                 after = error.retry_after if isinstance(error, ProviderTransient) else None
                 if after is None:
-                    after = random.uniform(0, min(BACKOFF_CAP_SECONDS, 2.0**lane.counters.tries))
-                return GiveBack(cause="backoff", delay_ms=int(after * 1000), last_error=message)
+                    after = random.uniform(0, min(BACKOFF_CAP_SECONDS, 2.0 ** min(tries, 10)))
+                return GiveBack(cause="backoff", delay_ms=int(min(after, LONGEST_SECONDS) * 1000), last_error=message)
             case ProviderOverflow():
                 return Fail(code=SettledCode.CONTEXT_TOO_LARGE, error=message, aborted=AbortReason.STREAM_BROKEN)
             case ProviderAuth():
@@ -331,6 +354,7 @@ class Exchange:
                 raise error
 
     async def abort_open_turn(self, reason: AbortReason) -> None:
+        """Write what was streamed, and that it has no end (I12)."""
         await self._recorder.write()
         turn = self._recorder.open_turn
         if turn is not None:
@@ -345,5 +369,25 @@ class Exchange:
             return
         drafts = [self._recorder.draft(closing_outcome(call, cause), turn_of(call.call_id)) for call in cut]
         await self._recorder.write(drafts, closed=[call.call_id for call in cut])
-        for call in cut:
-            del self.calls[call.call_id]
+
+
+class _Tools:
+    """The attempt's tools, with results as they are recorded: what the log keeps is what the model reads (I15)."""
+
+    def __init__(self, box: Toolbox) -> None:
+        self.box = box
+        self.cut: dict[str, int] = {}
+        """Call → the original size of a result that was cut."""
+
+    def definitions(self) -> Sequence[ToolDefinition]:
+        return self.box.definitions()
+
+    async def execute(self, call: ToolCall) -> ToolResult:
+        try:
+            result = await self.box.execute(call)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is feedback for the model
+            result = ToolResult(f"{type(error).__name__}: {error}", is_error=True)
+        result, size = bounded(result)
+        if size is not None:
+            self.cut[call.id] = size
+        return result

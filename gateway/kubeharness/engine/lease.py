@@ -11,12 +11,16 @@ from contextlib import AbstractAsyncContextManager
 
 from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import AttemptId
+from kubeharness.engine.patience import answering
 from kubeharness.engine.ports import Renewal
 
 log = logging.getLogger(__name__)
 
 HASTE_SECONDS = 0.2
 RETRY_SECONDS = 0.5
+GOODBYE_SECONDS = 1.0
+SHORTEST_WAIT_SECONDS = 1.0
+"""A renewal is given up on, and asked on a fresh connection, after a third of a lease, but not before this."""
 
 Renew = Callable[[Sequence[AttemptId]], Awaitable[Sequence[Renewal]]]
 OpenRenewer = Callable[[], AbstractAsyncContextManager[Renew]]
@@ -67,7 +71,10 @@ class Lease:
             except Exception:
                 log.exception("the lease thread died")
             finally:
-                loop.call_soon_threadsafe(ended.set)
+                try:
+                    loop.call_soon_threadsafe(ended.set)
+                except RuntimeError:
+                    pass  # the worker's loop is closed already
 
         thread = threading.Thread(target=body, name="lease", daemon=True)
         thread.start()
@@ -78,6 +85,11 @@ class Lease:
             stop.set()
             with self._lock:
                 self._hasten()
+            try:
+                async with asyncio.timeout(GOODBYE_SECONDS):
+                    await ended.wait()
+            except TimeoutError:
+                log.warning("the lease thread is left behind in a renewal")
 
     async def _renew_for_ever(self, stop: threading.Event) -> None:
         mine = asyncio.get_running_loop()
@@ -89,7 +101,7 @@ class Lease:
                 async with self._open() as renew:
                     while not stop.is_set():
                         await self._renew_once(renew)
-                        await _first_of(hurry, self._every)
+                        await _first_of(hurry, self._every, stop)
             except Unavailable as error:
                 log.warning("renewal: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -102,19 +114,22 @@ class Lease:
             held = list(self._held)
         if not held or self._loop is None:
             return
-        for renewal in await renew(held):
+        async with answering(max(SHORTEST_WAIT_SECONDS, self._every)):
+            renewals = await renew(held)
+        for renewal in renewals:
             with self._lock:
                 learn = self._held.get(renewal.attempt)
             if learn is not None:
                 self._loop.call_soon_threadsafe(learn, renewal)
 
 
-async def _first_of(hurry: asyncio.Event, seconds: float) -> None:
+async def _first_of(hurry: asyncio.Event, seconds: float, stop: threading.Event) -> None:
     """Wait for the next beat, or for haste, which is bounded to five a second."""
     try:
         async with asyncio.timeout(seconds):
             await hurry.wait()
-            await asyncio.sleep(HASTE_SECONDS)
+            if not stop.is_set():
+                await asyncio.sleep(HASTE_SECONDS)
             hurry.clear()
     except TimeoutError:
         hurry.clear()

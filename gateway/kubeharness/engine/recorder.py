@@ -2,7 +2,8 @@
 
 Deltas are batched: flushed at 1,024 bytes, 200 ms after the first fragment, on a change of kind, and before any
 other record. Writes are serialised; one whose answer was lost is repeated under its number until the store says
-what became of it, or the lane is lost.
+what became of it, or the lane is lost. What the lane, the ledger and the inbox then say is kept here, so that it is
+true also of a write that a cancelled caller left in the air.
 """
 
 import asyncio
@@ -11,11 +12,12 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import EllipsisType
+from typing import TypeVar
 
 from kubeharness.core.codec import draft
-from kubeharness.core.errors import KubeharnessError, LaneLost, Unavailable
+from kubeharness.core.errors import KubeharnessError, SettlementRefused, Unavailable
 from kubeharness.core.ids import AttemptId, CallId, InboxId, TurnId
-from kubeharness.core.lane import Claimed, Lane, OpenCall
+from kubeharness.core.lane import CallState, Claimed, Lane, OpenCall
 from kubeharness.core.messages import Usage
 from kubeharness.core.records import AssistantTextDelta, AssistantThinkingDelta, Draft, Payload
 from kubeharness.core.text import clean_text
@@ -30,9 +32,23 @@ FLUSH_SECONDS = 0.2
 
 DeltaClass = type[AssistantTextDelta] | type[AssistantThinkingDelta]
 
+T = TypeVar("T")
+
+
+async def until_answered(once: Callable[[], Awaitable[T]], *, what: str) -> T:
+    """Ask again while the store is unavailable: an outage is nobody's failure (I10). Ended by who cancels it."""
+    pause = 0.05
+    while True:
+        try:
+            return await once()
+        except Unavailable as error:
+            log.warning("%s: %s", what, error)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2.0, pause * 2)
+
 
 class Recorder:
-    """What an attempt writes, in order. `cancel` and `unread` are what the lane said last."""
+    """What an attempt writes, in order. `cancel`, `unread` and `calls` are what the lane said last."""
 
     def __init__(
         self,
@@ -67,6 +83,10 @@ class Recorder:
         self.unread = claimed.lane.unread
         self.usage = claimed.lane.counters.usage
         self.steps = claimed.lane.counters.steps
+        self.calls: dict[CallId, OpenCall] = {}
+        """The ledger of the submission; filled by whoever loads, kept by the writes."""
+        self.leaving = False
+        """A settlement or a release is on its way: a renewal that finds the lane gone may just have met it."""
 
     @property
     def attempt(self) -> AttemptId:
@@ -171,15 +191,27 @@ class Recorder:
         item = self._interrupted
         if item is None:
             return
-        answer = await self._until_known(lambda: self._append_once(item))
+        try:
+            answer = await self._until_known(lambda: self._append_once(item))
+        except KubeharnessError:  # lost or refused: it is known not to be in the log
+            self._interrupted = None
+            raise
         self._interrupted = None
         self._number = item.number
+        self._keep_ledger(item)
         self.open_turn = item.open_turn
         self.cancel = answer.cancel
         self.unread = answer.unread
         self.steps += item.counters.steps
         if item.counters.usage is not None:
             self.usage = self.usage + item.counters.usage
+
+    def _keep_ledger(self, item: Append) -> None:
+        self.calls |= {call.call_id: call for call in item.opened}
+        begun = [self.calls[started] for started in item.started if started in self.calls]
+        self.calls |= {call.call_id: replace(call, state=CallState.STARTED) for call in begun}
+        for closed in item.closed:
+            self.calls.pop(closed, None)
 
     async def _append_once(self, item: Append) -> Appended:
         [answer] = await self._store.append([item])
@@ -213,10 +245,16 @@ class Recorder:
                 success=success,
                 usage=usage,
             )
-            await self._until_known(lambda: self._settle_once(item))
+            self.leaving = True
+            try:
+                await self._until_known(lambda: self._settle_once(item))
+            except SettlementRefused:
+                self.leaving = False
+                raise
             self._flushed()
             self._number += 1
             self.open_turn = None
+            self.calls.clear()
         self._waker.touched([self._claimed.lane.id], work=True)
 
     async def _settle_once(self, item: Settle) -> Appended:
@@ -227,16 +265,7 @@ class Recorder:
 
     async def _until_known(self, once: Callable[[], Awaitable[Appended]]) -> Appended:
         """Repeat a numbered write until its fate is known; the number makes the repeat harmless (I5)."""
-        pause = 0.05
-        while True:
-            try:
-                return await once()
-            except LaneLost:
-                raise
-            except Unavailable as error:
-                log.warning("attempt %s: %s; repeating write %d", self._claimed.attempt, error, self._number + 1)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2.0, pause * 2)
+        return await until_answered(once, what=f"attempt {self._claimed.attempt}, write {self._number + 1}")
 
     def lane(self, *, open_turn: bool) -> Lane:
         """The lane as this attempt knows it; `open_turn` False where the message at hand is ended by the same write."""

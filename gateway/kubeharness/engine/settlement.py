@@ -17,7 +17,7 @@ from kubeharness.core.records import (
 from kubeharness.core.text import clean_text, cut_text
 from kubeharness.engine.closing import closing_drafts
 from kubeharness.engine.ports import Clock, Store, UsageRow
-from kubeharness.engine.recorder import Recorder
+from kubeharness.engine.recorder import Recorder, until_answered
 
 ERROR_BYTES = 4096
 REFUSALS = 20
@@ -96,7 +96,10 @@ class Settlement:
         )
 
     async def _read_again(self) -> tuple[Sequence[OpenCall], Sequence[InboxMessage]]:
-        loaded = await self._store.load(self._claimed.lane.id)
+        lane = self._claimed.lane.id
+        loaded = await until_answered(
+            lambda: self._store.load(lane), what=f"attempt {self._claimed.attempt}, what is open"
+        )
         return (loaded.calls, loaded.inbox) if loaded is not None else ((), ())
 
     def _payload(

@@ -11,6 +11,7 @@ from kubeharness.core.messages import ProviderMessage, ToolDefinition
 from kubeharness.core.ports import Provider
 from kubeharness.core.records import AssistantMessageStarted
 from kubeharness.core.revision import AgentRevision
+from kubeharness.engine.context import clean_message, in_call_order
 from kubeharness.engine.recorder import Recorder
 
 CHARACTERS_PER_TOKEN = 4
@@ -36,21 +37,32 @@ class TurnProvider:
         self._calls += 1
         self.turn = turn = turn_id(self._claimed.position, self._claimed.lane.claim, self._calls)
         system = self._revision.system_prompt
-        request = [ProviderMessage(role="system", content=system), *messages] if system else list(messages)
+        request = in_call_order(messages)
+        if system:
+            request.insert(0, ProviderMessage(role="system", content=system))
         self._check_size(request, tools)
         started = False
-        async for event in self.inner.stream(request, tools):
-            if not started:
-                started = True
-                self._stage_started(turn)
-            if isinstance(event, CompletionEnd):
-                calls = tuple(
-                    replace(call, id=call_id(turn, index), provider_call_id=call.provider_call_id or call.id or None)
-                    for index, call in enumerate(event.message.tool_calls)
-                )
-                event = replace(event, message=replace(event.message, tool_calls=calls))
-                self.failed_tries = 0
-            yield event
+        events = self.inner.stream(request, tools)
+        try:
+            async for event in events:
+                if not started:
+                    started = True
+                    self._stage_started(turn)
+                if isinstance(event, CompletionEnd):
+                    event = replace(event, message=self._our_own(event.message, turn))
+                    self.failed_tries = 0
+                yield event
+        finally:
+            close = getattr(events, "aclose", None)  # the model's call ends now, not when the collector finds it
+            if close is not None:
+                await close()
+
+    def _our_own(self, message: ProviderMessage, turn: TurnId) -> ProviderMessage:
+        calls = tuple(
+            replace(call, id=call_id(turn, index), provider_call_id=call.provider_call_id or call.id or None)
+            for index, call in enumerate(message.tool_calls)
+        )
+        return clean_message(replace(message, tool_calls=calls))
 
     def _stage_started(self, turn: TurnId) -> None:
         payload = AssistantMessageStarted(
