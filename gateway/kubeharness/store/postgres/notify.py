@@ -5,9 +5,12 @@ Losing a hint costs a poll, never more. So whatever goes wrong here is told once
 
 import asyncio
 import logging
+import random
 import secrets
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import ConversationId
@@ -45,12 +48,13 @@ class PostgresWaker(LocalWaker):
         self._hints = hints
         self._pending: set[ConversationId] = set()
         self._work_pending = False
+        self._missed = False
+        """Something was not said for sure: say everything."""
         self._due = asyncio.Event()
-        self._own: set[int] = set()
-        self._ended = asyncio.Event()
-        self._heard: asyncio.Event | None = None
-        self._token = ""
-        self._expected = ""
+        self._own = 0
+        """The server's process that says our hints: they are no news to us."""
+        self._probe_due = self._probed = self._expected = ""
+        self._stirred = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
@@ -78,105 +82,104 @@ class PostgresWaker(LocalWaker):
     # --- telling ----------------------------------------------------------------------------------------------------
 
     async def _send_for_ever(self) -> None:
+        await self._for_ever(self._send, "hints are not sent, readers and workers live by their polls: %s")
+
+    async def _for_ever(self, talk: Callable[[], Coroutine[Any, Any, None]], complaint: str) -> None:
+        """Talk, and again after a growing pause, whatever happens: nobody's work depends on it."""
         pause = FIRST_PAUSE_SECONDS
         while True:
+            began = time.monotonic()
             try:
                 with translated():
-                    connection = await connect(self._url, name="notify")
-                    try:
-                        await connection.execute(FORGETFUL)
-                        self._own = {connection.get_server_pid()}
-                        pause = FIRST_PAUSE_SECONDS
-                        await self._send(connection)
-                    finally:
-                        connection.terminate()
+                    await talk()
             except Unavailable as error:
-                log.warning("hints are not sent, readers and workers live by their polls: %s", error)
-            await asyncio.sleep(pause)
+                log.warning(complaint, error)
+            except Exception as error:
+                log.exception(complaint, error)
+            if time.monotonic() - began > LONGEST_PAUSE_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
 
-    async def _send(self, connection: Connection) -> None:
+    async def _send(self) -> None:
         """One NOTIFY for all that came within a few milliseconds."""
-        while True:
-            await self._due.wait()
-            self._due.clear()
-            channels, payloads = self._take()
-            await connection.execute(NOTIFY, channels, payloads)
-            await asyncio.sleep(COALESCE_SECONDS)
+        connection = await connect(self._url, name="notify")
+        try:
+            await connection.execute(FORGETFUL)
+            self._own = connection.get_server_pid()
+            while True:
+                await self._due.wait()
+                self._due.clear()
+                probe, channels, payloads = self._take()
+                self._missed = True  # until they were said
+                await connection.execute(NOTIFY, channels, payloads)
+                self._missed = False
+                self._probed = probe or self._probed
+                await asyncio.sleep(COALESCE_SECONDS)
+        finally:
+            connection.terminate()
+            if self._missed:
+                self._due.set()
 
-    def _take(self) -> tuple[list[str], list[str]]:
-        channels: list[str] = []
-        payloads: list[str] = []
-        if self._pending:
-            ids = " ".join(self._pending)
-            channels.append(LOG)
-            payloads.append(ids if len(ids.encode()) <= MOST_BYTES else EVERYTHING)
-            self._pending.clear()
-        if self._work_pending:
-            channels.append(WORK)
-            payloads.append("")
-            self._work_pending = False
-        if self._token:
-            channels.append(WORK)
-            payloads.append(PROBE + self._token)
-            self._token = ""
-        return channels, payloads
+    def _take(self) -> tuple[str, list[str], list[str]]:
+        """The probe that is due, and what to say on which channel."""
+        probe, self._probe_due = self._probe_due, ""
+        ids = " ".join(self._pending)
+        hints = [(WORK, probe)] if probe else []
+        if self._missed or len(ids.encode()) > MOST_BYTES:
+            hints.append((LOG, EVERYTHING))
+        elif ids:
+            hints.append((LOG, ids))
+        if self._work_pending or self._missed:
+            hints.append((WORK, ""))
+        self._pending.clear()
+        self._work_pending = False
+        return probe, [channel for channel, _ in hints], [payload for _, payload in hints]
 
     # --- hearing ----------------------------------------------------------------------------------------------------
 
     async def _listen_for_ever(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                with translated():
-                    connection = await connect(self._url, name="listen", command_timeout=ANSWER_SECONDS)
-                    try:
-                        self._ended.clear()
-                        connection.add_termination_listener(self._on_end)
-                        await connection.add_listener(LOG, self._on_log_hint)
-                        await connection.add_listener(WORK, self._on_work_hint)
-                        pause = FIRST_PAUSE_SECONDS
-                        self.everything()  # whatever was said while nobody listened
-                        await self._probe()
-                        await self._watch(connection)
-                    finally:
-                        connection.terminate()
-            except Unavailable as error:
-                log.warning("hints are not heard, this process lives by its polls: %s", error)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE_SECONDS, 2 * pause)
+        await self._for_ever(self._listen, "hints are not heard, this process lives by its polls: %s")
 
-    async def _probe(self) -> None:
-        """Say loudly if what we send does not come back: LISTEN behind a transaction pooler succeeds in silence."""
-        self._heard = asyncio.Event()
-        token = secrets.token_hex(8)
-        self._expected = PROBE + token
-        self._token = token
-        self._due.set()
+    async def _listen(self) -> None:
+        """Hear until the connection is gone; one that has gone silent is noticed by asking."""
+        connection = await connect(self._url, name="listen", command_timeout=ANSWER_SECONDS)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._heard.wait()
-        except TimeoutError:
+            self._stirred.clear()
+            connection.add_termination_listener(lambda _: self._stirred.set())
+            await connection.add_listener(LOG, self._on_log_hint)
+            await connection.add_listener(WORK, self._on_work_hint)
+            self.everything()  # whatever was said while nobody listened
+            await self._probe(connection)
+            while not connection.is_closed():
+                if not await self._stirs(CHECK_SECONDS):
+                    await connection.execute(ALIVE)
+        finally:
+            connection.terminate()
+
+    async def _probe(self, connection: Connection) -> None:
+        """Say loudly if what we send does not come back: LISTEN behind a transaction pooler succeeds in silence."""
+        self._probe_due = self._expected = PROBE + secrets.token_hex(8)
+        self._due.set()
+        stirred = await self._stirs(ANSWER_SECONDS)
+        if not stirred and self._probed == self._expected and not connection.is_closed():
             log.error(
                 "LISTEN does not hear what NOTIFY says: does DATABASE_DIRECT_URL lead through a transaction pooler? "
                 "Until it is mended, everything waits for its poll"
             )
 
-    async def _watch(self, connection: Connection) -> None:
-        """Return, or raise, once the connection is gone; a connection that has gone silent is noticed by asking."""
-        while True:
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._ended.wait()
-                    return
-            except TimeoutError:
-                await connection.execute(ALIVE)
-
-    def _on_end(self, _: object) -> None:
-        self._ended.set()
+    async def _stirs(self, seconds: float) -> bool:
+        """Whether the probe was heard, or the connection ended, within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stirred.wait()
+        except TimeoutError:
+            return False
+        self._stirred.clear()
+        return True
 
     def _on_log_hint(self, _: object, pid: int, channel: str, payload: object) -> None:
-        if pid in self._own:  # told already, when it was touched
+        if pid == self._own:  # told already, when it was touched
             return
         ids = str(payload)
         self._dirty(None if ids == EVERYTHING else [ConversationId(id_) for id_ in ids.split(" ")])
@@ -184,7 +187,7 @@ class PostgresWaker(LocalWaker):
     def _on_work_hint(self, _: object, pid: int, channel: str, payload: object) -> None:
         said = str(payload)
         if said.startswith(PROBE):
-            if said == self._expected and self._heard is not None:
-                self._heard.set()
-        elif pid not in self._own:
+            if said == self._expected:
+                self._stirred.set()
+        elif pid != self._own:
             self._rouse()
