@@ -314,6 +314,19 @@ async def test_the_checks_of_the_revision_in_force_outlive_the_objects_it_came_f
         assert await world.store.check_get("secret", "ns", "key/key") is None
 
 
+async def test_the_answer_to_an_older_question_is_no_answer() -> None:
+    """The Agent may be looked at before the ToolServer whose edit made it look."""
+    async with World().working() as world:
+        world.apply(agent(tools=[{"name": "t", "toolServer": {"ref": {"name": "files"}}}]), provider(), tool_server())
+        await world.all_well()
+        plural, edited = world.cluster.apply(tool_server(url="https://elsewhere.test/mcp"))
+        world.objects.put(plural, edited)
+        world.queue.add(DEMO)
+        await world.settled()
+
+        assert world.said("Agent", "demo", "ResolvedRefs") == ("Unknown", "ChecksPending")
+
+
 async def test_an_optional_tool_server_that_is_away_holds_nobody_back() -> None:
     async with World().working() as world:
         world.missing.add("files")

@@ -56,14 +56,10 @@ class Acknowledgements:
         pending.version = version
         return pending.verdict
 
-    def renew(self, uid: str) -> None:
-        """Another revision was put in force: what was known is about an older one."""
+    def forget(self, uid: str) -> None:
+        """The object is gone."""
         self._programmed.pop(uid, None)
         self._pending.pop(uid, None)
-
-    def forget(self, uid: str) -> None:
-        """The object is gone, or has no revision in force."""
-        self.renew(uid)
 
     async def ask(self) -> None:
         """Ask who has loaded what is pending, and rouse the keys whose verdict changed."""

@@ -117,19 +117,19 @@ class Agents:
         try:
             head = await self._heads.publish(_write(seen, judged))
         except Unavailable:
-            return await self._serving(before, known=self._heads.known, done=False)
+            return await self._serving(before, judged, known=self._heads.known, done=False)
         if head.generation > seen.generation:
             await self._lookups.find_now(seen.key)
             raise Conflicted(f"{seen.key}: generation {head.generation} is published, {seen.generation} was seen")
         if head.active != (before.active if before else None) and head.active is not None:
-            if before is not None:
-                self._acknowledgements.renew(seen.uid)
             self._acknowledgements.expect(seen.uid, seen.key, head.active, head.version)
-        return await self._serving(head, known=True, done=True)
+        return await self._serving(head, judged, known=True, done=True)
 
-    async def _serving(self, head: Head | None, *, known: bool, done: bool) -> _Serving:
+    async def _serving(self, head: Head | None, judged: _Judged, *, known: bool, done: bool) -> _Serving:
         revision = None
-        if head is not None and head.active is not None:
+        if judged.compiled is not None and head is not None and head.active == judged.compiled.stored.id:
+            revision = judged.compiled.revision
+        elif head is not None and head.active is not None:
             try:
                 revision = await self._heads.revision(head.active)
             except Unavailable:
