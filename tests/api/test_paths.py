@@ -142,6 +142,9 @@ async def test_an_agents_name_is_a_dns_label_c21(served: Served, agent: str) -> 
         ("/agents//s1", 400),
         ("/agents/demo/s1//", 400),
         ("/agents/demo//steer", 400),
+        ("/agents/demo/s1/steer%2F", 400),
+        ("/agents/demo/s1/a%2F..%2Fsteer", 400),
+        ("/nothing%2Fhealthz", 400),
         ("/%61gents/demo/s1", 202),
     ],
 )

@@ -180,6 +180,80 @@ async def test_a_lost_hint_costs_one_poll() -> None:
     assert backend.polls > 0
 
 
+class Held(MemoryBackend):
+    """Answers the first page late: what it saw is old by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def page(self, conversation: ConversationId, *, after: int, limit: int) -> Page | None:
+        """Look, then wait."""
+        page = await super().page(conversation, after=after, limit=limit)
+        if not self.asked.is_set():
+            self.asked.set()
+            await self.go.wait()
+        return page
+
+
+async def test_a_hint_that_comes_before_the_first_page_is_kept() -> None:
+    backend = Held()
+    async with scene(backend) as at, asyncio.TaskGroup() as tasks:
+        attempt = await at.begin()
+
+        async def reader() -> bytes:
+            async with at.hub.follow(attempt.conversation, after=None) as subscription:
+                return await take(subscription, 3)
+
+        reading = tasks.create_task(reader())
+        await backend.asked.wait()
+        await attempt.start()
+        await asyncio.sleep(0.02)
+        backend.go.set()
+
+    assert reading.result().count(b"\n") == 3
+
+
+async def test_idle_is_asked_of_the_store_where_a_hint_was_lost() -> None:
+    """Another gateway admitted, and its hint never came: what this one knows is old, and must not end a stream."""
+    async with scene() as at, asyncio.TaskGroup() as tasks:
+        attempt = await at.begin()
+        conversation = attempt.conversation
+        deaf = Scene(at.store, LocalWaker(), at.hub)
+        async with at.hub.follow(conversation, after=None) as holding:
+            await take(holding, 2)
+            await attempt.settle()
+            await take(holding, 1)
+            assert at.hub._feeds[conversation].idle
+            await deaf.dispatch("d2")
+
+            async def reader() -> bytes:
+                async with at.hub.follow(conversation, after=None, until=Until(idle=True)) as subscription:
+                    return await drain(subscription)
+
+            reading = tasks.create_task(reader())
+            await asyncio.sleep(0.05)
+            assert not reading.done()
+            await run_all(at.store, at.waker)
+        whole = b"".join(await log(at.store, conversation))
+
+    assert reading.result() == whole
+
+
+async def test_what_came_without_a_hint_is_read_before_a_stream_ends_as_idle() -> None:
+    async with scene() as at:
+        attempt = await at.begin()
+        conversation = attempt.conversation
+        await attempt.settle()
+        async with at.hub.follow(conversation, after=None, until=Until(idle=True)) as subscription:
+            await Scene(at.store, LocalWaker(), at.hub).dispatch("d2")
+            await run_all(at.store, LocalWaker())
+            received = await drain(subscription)
+
+        assert received == b"".join(await log(at.store, conversation))
+
+
 async def test_an_outage_is_a_silence_and_nothing_is_missed() -> None:
     backend = Counted()
     async with scene(backend, poll_seconds=0.05) as at:
