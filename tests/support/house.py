@@ -217,7 +217,8 @@ class House:
             for _ in range(self.workers):
                 self.start_worker()
             yield self
-        assert await verify(self.store) == []
+        violations = await verify(self.store)
+        assert not violations, violations
 
     def revision(self) -> AgentRevision:
         """The agent."""
