@@ -1,6 +1,6 @@
 """The tools of one attempt behind `core.ports.ToolRuntime`: lookup, argument check, timeout, errors as results.
 
-The batch runner that runs a turn's calls together is `parallel.py`; where tools come from is `resolve.py`.
+A turn's calls are run together by `engine.batch`; where tools come from is `resolve.py`.
 """
 
 import asyncio
