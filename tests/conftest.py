@@ -1,3 +1,3 @@
 """What every test may ask for."""
 
-pytest_plugins = ["support.postgres", "cluster.plugin"]
+pytest_plugins = ["support.postgres", "support.site_fixtures", "cluster.plugin"]

@@ -6,6 +6,7 @@ with running_aimock(tmp_path) as mock:
     mock.requests()[-1]["messages"]
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,9 @@ class AIMock:
         return [entry["body"] for entry in self.journal() if entry["path"].endswith("/chat/completions")]
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
-        httpx2.post(f"{self.url}{path}", json=body, timeout=_SECONDS).raise_for_status()
+        raw = json.dumps(body)  # escapes what UTF-8 cannot carry, as a model's own wire does
+        headers = {"Content-Type": "application/json"}
+        httpx2.post(f"{self.url}{path}", content=raw, headers=headers, timeout=_SECONDS).raise_for_status()
 
 
 @contextmanager

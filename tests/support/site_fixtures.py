@@ -1,4 +1,4 @@
-"""A model wire and a tool server for all crash tests, a site for each."""
+"""pytest plugin: a model wire and a tool server a session, and for a test a site with the demo agent published."""
 
 from collections.abc import Iterator
 from pathlib import Path
