@@ -1,7 +1,7 @@
 """All that one transaction writes, as one statement: a data-modifying CTE for each kind of row that is there.
 
 The text depends only on which kinds there are, and on whether it is one lane or several, so each shape is prepared
-once a connection. Rows go over as arrays, a column each.
+once a connection. Rows go over as arrays, a column each: as literals, which cost a quarter of the driver's arrays.
 """
 
 from collections.abc import Callable
@@ -155,7 +155,9 @@ async def write(connection: Connection, writes: Writes) -> None:
         if single:
             values += section.cells(given[0])
         else:
-            values += [list(column) for column in zip(*map(section.cells, given), strict=True)]
+            kinds = _kinds(section)
+            columns = zip(*map(section.cells, given), strict=True)
+            values += [pack(column) for pack, column in zip(kinds, columns, strict=True)]
         if section.counted:
             expected.append(len(given))
     found = await connection.fetchrow(statement(tuple(shape)), *values)
@@ -193,7 +195,10 @@ def _given(section: Section, parameter: int, *, single: bool) -> str:
     if single:
         cells = ", ".join(f"${parameter + n}::{types[name]}" for n, name in enumerate(section.columns))
         return f"(VALUES ({cells})) AS given ({names})"
-    arrays = ", ".join(f"${parameter + n}::{types[name]}[]" for n, name in enumerate(section.columns))
+    arrays = ", ".join(
+        f"${parameter + n}::{'' if types[name] == 'bytea' else 'text::'}{types[name]}[]"
+        for n, name in enumerate(section.columns)
+    )
     return f"unnest({arrays}) AS given ({names})"
 
 
@@ -207,3 +212,32 @@ def _types(table: str) -> dict[str, str]:
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy's own
     types = {c.name: c.type.compile(dialect=dialect).split(" ")[0] for c in metadata.tables[table].columns}
     return {name: "text" if type_.endswith("[]") else type_.lower() for name, type_ in types.items()}
+
+
+def pack_numbers(column: tuple[Any, ...]) -> str:
+    """An array literal of numbers or flags."""
+    if None in column:
+        return "{" + ",".join(["NULL" if cell is None else str(cell) for cell in column]) + "}"
+    return "{" + ",".join(map(str, column)) + "}"
+
+
+def pack_texts(column: tuple[Any, ...]) -> str:
+    """An array literal of texts, each in quotes."""
+    if None in column:
+        return "{" + ",".join(["NULL" if cell is None else _quoted(cell) for cell in column]) + "}"
+    joined = '","'.join(column)
+    if "\\" in joined or joined.count('"') != 2 * (len(column) - 1):
+        return "{" + ",".join(map(_quoted, column)) + "}"
+    return '{"' + joined + '"}'
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@cache
+def _kinds(section: Section) -> tuple[Callable[[tuple[Any, ...]], Any], ...]:
+    """How each column is packed."""
+    packs: dict[str, Callable[[tuple[Any, ...]], Any]] = {"bytea": list, "text": pack_texts, "jsonb": pack_texts}
+    types = _types(section.table)
+    return tuple(packs.get(types[name], pack_numbers) for name in section.columns)
