@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(180)  # the first test starts everything
 Json = dict[str, Any]
 
 HERTZ = 50
+FROZEN_SECONDS = 2.5
 KINDS = ("ModelProvider", "ToolServer", "Secret", "Agent")
 ORDERS = list(itertools.permutations(KINDS))
 
@@ -90,22 +91,33 @@ def documents(room: Room, number: int) -> dict[str, Json]:
 
 
 async def test_applied_in_any_order_an_agent_is_ready_and_never_before_the_workers_acknowledged(room: Room) -> None:
+    """One worker stands still while the last of each set is applied: else its load is faster than the checks are,
+    and an operator that does not wait for it would go unnoticed."""
     sets = [documents(room, number) for number in range(len(ORDERS))]
     names = [documents["Agent"]["metadata"]["name"] for documents in sets]
     samples: list[Sample] = []
-    applied = 0.0
+    slow = room.installation.workers[1]
     async with asyncio.TaskGroup() as tasks:
         sampling = tasks.create_task(sample(room, samples))
-        for step in range(len(KINDS)):
+        for step in range(len(KINDS) - 1):
             for order, one in zip(ORDERS, sets, strict=True):
-                if step == len(KINDS) - 1:
-                    applied = applied or time.monotonic()
                 await asyncio.to_thread(room.apply, one[order[step]])
-            if step < len(KINDS) - 1:
-                await asyncio.sleep(1)  # what is there so far is looked at, and found wanting
-        await asyncio.to_thread(until, lambda: samples and len(samples[-1].ready) == len(ORDERS), lambda: samples[-1:])
+            await asyncio.sleep(1)  # what is there so far is looked at, and found wanting
+        applied = time.monotonic()
+        slow.freeze()
+        try:
+            for order, one in zip(ORDERS, sets, strict=True):
+                await asyncio.to_thread(room.apply, one[order[-1]])
+            await asyncio.sleep(FROZEN_SECONDS)
+        finally:
+            thawed = time.monotonic()
+            slow.thaw()
         await asyncio.to_thread(
-            until, lambda: all(samples[-1].ready.values()), lambda: unready(room, samples[-1]), within=60, pause=0.1
+            until,
+            lambda: len(ready := samples[-1].ready) == len(ORDERS) and all(ready.values()),
+            lambda: unready(room, samples[-1]),
+            within=60,
+            pause=0.1,
         )
         sampling.cancel()
 
@@ -113,6 +125,9 @@ async def test_applied_in_any_order_an_agent_is_ready_and_never_before_the_worke
     before = [one for one in samples if one.at < applied]
     assert before, "nothing was seen before the last of the four"
     assert not [one for one in before if any(one.ready.values())], "Ready without all of its parts"
+    meanwhile = [one for one in samples if applied < one.at < thawed]
+    assert len(meanwhile[-1].heads) == len(ORDERS), "not all was published while the worker stood still"
+    assert len(meanwhile[-1].workers) == 2
     pause = statistics.median(later.at - one.at for one, later in itertools.pairwise(samples))
     assert pause < 2 / HERTZ, f"one look each {pause * 1000:.0f} ms is too few to see a moment"
     for name in names:
