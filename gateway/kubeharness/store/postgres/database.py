@@ -51,6 +51,7 @@ BEGIN = "BEGIN"
 BEGIN_POOLED = "BEGIN; " + "; ".join(
     f"SET LOCAL {name} = '{value}'" for name, value in SESSION.items() if not name.startswith("default_")
 )
+UNHURRIED = "SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0"
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
 
@@ -296,6 +297,7 @@ class Database:
             connection = await connect(self.url, name="snapshot", pooled=self.pooled, command_timeout=None)
             try:
                 async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    await connection.execute(UNHURRIED)
                     yield connection
             finally:
                 connection.terminate()
