@@ -135,10 +135,14 @@ class Secrets:
     def __init__(self) -> None:
         self.values: dict[tuple[str, str], str] = {}
         self.fresh: list[bool] = []
+        self.fails: list[Exception] = []
+        """Raised by the next reads."""
 
     async def read(self, namespace: str, name: str, key: str, *, fresh: bool = False) -> str:
         """The value. Raises SecretMissing."""
         self.fresh.append(fresh)
+        if self.fails:
+            raise self.fails.pop(0)
         if (name, key) not in self.values:
             raise SecretMissing(namespace, name, key)
         return self.values[name, key]

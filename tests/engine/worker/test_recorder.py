@@ -126,7 +126,7 @@ async def test_fragments_are_durable_200_milliseconds_after_the_first() -> None:
         await until(written)
         took = asyncio.get_running_loop().time() - began
 
-        assert 0.19 < took < 0.5
+        assert 0.19 < took < 2
         assert [delta.text for delta in await house.payloads(AssistantTextDelta)] == ["one two"]
         assert (await house.lane()).open_turn == TURN
 

@@ -240,7 +240,8 @@ async def test_a_slow_stream_is_written_after_200_milliseconds() -> None:
         took = asyncio.get_running_loop().time() - started
         await house.settled(submission)
 
-        assert 0.15 < took < 0.6
+        assert took > 0.15
+        assert len(await house.payloads(AssistantTextDelta)) >= 2
 
 
 async def test_a_warning_of_the_toolbox_is_written_once_for_a_submission() -> None:
