@@ -1,5 +1,6 @@
 """The verbs, as processes: what they print, and how they refuse."""
 
+import socket
 import subprocess
 import sys
 import time
@@ -76,6 +77,18 @@ def test_a_second_dev_on_one_folder_says_who_holds_it(tmp_path: Path) -> None:
 
     assert second.returncode == 2
     assert f"held by process {first}" in second.stderr
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+
+        done = kubeharness("dev", "-f", str(EXAMPLE), cwd=tmp_path, PORT=port)
+
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
 
 
 def test_dev_takes_an_edit_within_a_second_and_a_broken_document_stops_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from kubeharness.cli import dev, gateway, migrate, publish, settings, verify, wo
 from kubeharness.core.errors import KubeharnessError
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="A Kubernetes-native durable harness for LLM agents."
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A Kubernetes-native durable harness for LLM agents.",
 )
 app.command("dev")(dev.dev)
 app.command("gateway")(gateway.gateway)
@@ -20,12 +23,19 @@ app.command("settings")(settings.settings)
 
 
 def main() -> None:
-    """Run the command line; a wrong setting is a sentence, not a traceback."""
+    """Run the command line; a wrong setting or a known refusal is a sentence, not a traceback."""
     try:
         app()
-    except ValueError as error:
-        typer.echo(f"kubeharness: {error}", err=True)
-        sys.exit(2)
-    except KubeharnessError as error:
-        typer.echo(f"kubeharness: {error}", err=True)
-        sys.exit(1)
+    except Exception as error:
+        cause = _cause(error)
+        if not isinstance(cause, ValueError | KubeharnessError):
+            raise
+        typer.echo(f"kubeharness: {cause}", err=True)
+        sys.exit(2 if isinstance(cause, ValueError) else 1)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first exception in groups of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import socket
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from kubeharness.composition import Stored, open_secrets, open_store, open_worke
 from kubeharness.core.errors import KubeharnessError
 from kubeharness.secrets.documents import DocumentSecrets
 from kubeharness.settings import Settings
+
+if TYPE_CHECKING:
+    from kubeharness.api.auth import Auth
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +43,10 @@ def dev(
                 stack.enter_context(hold(folder))
             except KubeharnessError as error:
                 raise ValueError(str(error)) from None
-        run(settings, lambda stop: _dev(settings, files, stop))
+        from kubeharness.cli.serving import auth_of, listen
+
+        auth, listener = auth_of(settings), listen(settings)
+        run(settings, lambda stop: _dev(settings, files, stop, auth, listener))
 
 
 def _settings() -> Settings:
@@ -58,10 +65,11 @@ def _settings() -> Settings:
     )
 
 
-async def _dev(settings: Settings, files: list[Path], stop: asyncio.Event) -> None:
-    from kubeharness.cli.serving import auth_of, serve_api
+async def _dev(
+    settings: Settings, files: list[Path], stop: asyncio.Event, auth: "Auth", listener: socket.socket
+) -> None:
+    from kubeharness.cli.serving import serve_api
 
-    auth = auth_of(settings)
     async with open_store(settings) as stored, open_secrets(settings) as behind:
         secrets = DocumentSecrets(behind)
         epoch = await stored.store.epoch(settings.installation_id)
@@ -73,7 +81,12 @@ async def _dev(settings: Settings, files: list[Path], stop: asyncio.Event) -> No
             work = life.create_task(worker.run(stop), name="worker")
             try:
                 await serve_api(
-                    settings, stored, stop, auth=auth, listening=lambda url: _welcome(url, publisher.agents)
+                    settings,
+                    stored,
+                    stop,
+                    auth=auth,
+                    listener=listener,
+                    listening=lambda url: _welcome(url, publisher.agents),
                 )
             finally:
                 stop.set()

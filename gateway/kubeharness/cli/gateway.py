@@ -9,11 +9,12 @@ from kubeharness.settings import Settings
 
 def gateway() -> None:
     """Serve the API until SIGTERM. Needs DATABASE_URL, and AUTH with what it needs."""
-    from kubeharness.cli.serving import auth_of, serve_api
+    from kubeharness.cli.serving import auth_of, listen, serve_api
     from kubeharness.worker.health import Health
 
     settings = Settings()
     auth = auth_of(settings)
+    listener = listen(settings)
 
     async def serve(stop: asyncio.Event) -> None:
         from prometheus_client import generate_latest
@@ -32,7 +33,7 @@ def gateway() -> None:
             health = Health(live=live, ready=ready, metrics=generate_latest)
             server = await health.serve(settings.health_host, settings.health_port)
             try:
-                await serve_api(settings, stored, stop, auth=auth)
+                await serve_api(settings, stored, stop, auth=auth, listener=listener)
             finally:
                 server.close()
 

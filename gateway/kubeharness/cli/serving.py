@@ -1,14 +1,13 @@
 """Serves the API of one process: runtime, auth, uvicorn; leaves without cutting anyone off in mid-answer."""
 
 import asyncio
-import contextlib
 import ipaddress
-from collections.abc import Callable, Iterator
-
-import uvicorn
+import socket
+from collections.abc import Callable
 
 from kubeharness.api.app import create_app
 from kubeharness.api.auth import Auth, Open, Tokens
+from kubeharness.api.server import bind, serve
 from kubeharness.api.settings import ApiSettings
 from kubeharness.api.sse import frame
 from kubeharness.composition import Stored, SystemClock, component_id
@@ -17,15 +16,6 @@ from kubeharness.engine.runtime import Runtime
 from kubeharness.settings import Settings
 
 LEAVE_SECONDS = 5.0
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the process has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
 
 
 def auth_of(settings: Settings) -> Auth:
@@ -50,12 +40,24 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def listen(settings: Settings) -> socket.socket:
+    """The address of HOST and PORT. Raises ValueError if it cannot be had."""
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise ValueError(
+            f"cannot listen on {where} ({error.strerror}); set KUBEHARNESS_HOST or KUBEHARNESS_PORT"
+        ) from error
+
+
 async def serve_api(
     settings: Settings,
     stored: Stored,
     stop: asyncio.Event,
     *,
     auth: Auth,
+    listener: socket.socket,
     listening: Callable[[str], None] = lambda url: None,
 ) -> None:
     """Serve until `stop` is set; then streams end one by one, requests are finished, and it returns."""
@@ -80,42 +82,6 @@ async def serve_api(
                 max_body_bytes=settings.max_body_bytes,
             ),
         )
-        server = _Server(
-            uvicorn.Config(
-                app,
-                host=settings.host,
-                port=settings.port,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=True,
-                timeout_graceful_shutdown=int(LEAVE_SECONDS) + 2,
-                lifespan="off",
-            )
-        )
-        async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(server.serve(), name="uvicorn")
-            tasks.create_task(_announce(server, listening), name="announce")
-            await _either(stop, serving)
-            runtime.stop(LEAVE_SECONDS)
-            server.should_exit = True
-            await serving
-
-
-async def _either(stop: asyncio.Event, serving: "asyncio.Task[None]") -> None:
-    """Until told to stop; a server that could not start ends the process with its reason."""
-    async with asyncio.TaskGroup() as waits:
-        told = waits.create_task(stop.wait())
-        await asyncio.wait({told, serving}, return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
-    if serving.done() and not stop.is_set():
-        raise RuntimeError("the HTTP server ended; is the port taken?")
-
-
-async def _announce(server: uvicorn.Server, listening: Callable[[str], None]) -> None:
-    while not server.started:
-        if server.should_exit:
-            return
-        await asyncio.sleep(0.02)
-    host, port = server.servers[0].sockets[0].getsockname()[:2]
-    listening(f"http://{host}:{port}")
+        host, port = listener.getsockname()[:2]
+        listening(f"http://{host}:{port}")
+        await serve(app, listener, stop, drain_seconds=LEAVE_SECONDS)
