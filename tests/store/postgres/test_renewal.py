@@ -2,12 +2,17 @@
 
 import asyncio
 import threading
+import time
 
+import pytest
+
+from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import AttemptId
 from kubeharness.engine.ports import Renewal
 from kubeharness.store.conformance.world import World
 from kubeharness.store.postgres.database import Connection
 from kubeharness.store.postgres.store import PostgresStore
+from support.tcpproxy import tcp_proxy
 
 
 async def test_a_thread_with_a_loop_of_its_own_renews(store: PostgresStore, world: World) -> None:
@@ -50,3 +55,26 @@ async def test_renewal_tells_of_cancels_and_messages(world: World) -> None:
     (renewal,) = await world.store.renew(owner="w", attempts=[run.attempt], lease_ms=30_000)
 
     assert (renewal.cancel, renewal.unread) == ("cancelled", 1)
+
+
+async def test_a_renewal_that_is_not_answered_is_given_up_and_the_next_one_comes_in_time(
+    postgres_url: str, world: World
+) -> None:
+    run = await world.started()
+    async with (
+        tcp_proxy(postgres_url) as proxy,
+        PostgresStore.open(proxy.url) as store,
+        store.renewer(lease_ms=1500) as renew,
+    ):
+        await renew([run.attempt])
+        proxy.black_hole = True
+        began = time.monotonic()
+        with pytest.raises(Unavailable):
+            await renew([run.attempt])
+        took = time.monotonic() - began
+        proxy.black_hole = False
+
+        (renewal,) = await renew([run.attempt])
+
+    assert took < 1.2
+    assert not renewal.lost

@@ -1,8 +1,10 @@
 """Renewal: one statement a worker for all its attempts, on a connection of its own (I5, I14)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import AttemptId
 from kubeharness.engine.ports import Renewal
 from kubeharness.store.postgres.database import Line
@@ -30,11 +32,17 @@ Renew = Callable[[Sequence[AttemptId]], Awaitable[Sequence[Renewal]]]
 
 
 async def renew(line: Line, attempts: Sequence[AttemptId], lease_ms: int) -> list[Renewal]:
-    """Extend the leases of those attempts that hold their lanes; say of each how it stands."""
+    """Extend the leases of those attempts that hold their lanes; say of each how it stands.
+
+    An answer that takes a third of the lease is given up: the next try has a new connection and still comes in time.
+    """
     if not attempts:
         return []
-    async with line.statement() as connection:
-        rows = await connection.fetch(RENEW, attempts, lease_ms)
+    try:
+        async with asyncio.timeout(lease_ms / 3000), line.statement() as connection:
+            rows = await connection.fetch(RENEW, attempts, lease_ms)
+    except TimeoutError as error:
+        raise Unavailable("the database does not answer a renewal") from error
     found = {row["attempt"]: row for row in rows}
     renewals: list[Renewal] = []
     for attempt in attempts:

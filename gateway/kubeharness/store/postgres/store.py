@@ -1,5 +1,6 @@
 """The store of clusters: the verbs over Postgres, micro-batched, with renewal apart."""
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -14,6 +15,8 @@ from kubeharness.store.postgres.renewal import Renew, renew, renewing
 from kubeharness.store.store import TransactionalStore
 
 WRITES = 2
+
+log = logging.getLogger(__name__)
 
 
 class PostgresStore(TransactionalStore):
@@ -34,6 +37,8 @@ class PostgresStore(TransactionalStore):
         `pooled`: a transaction pooler stands between (slower: nothing stays prepared). Without `batched`, each
         call has a transaction of its own.
         """
+        if pooled:
+            log.warning("a transaction pooler is said to stand before Postgres: nothing stays prepared, all is slower")
         store = cls(Database(url, pooled=pooled, writes=WRITES), batched=batched)
         try:
             async with store._serving():
