@@ -13,6 +13,7 @@ from kubeharness.store.verify import verify
 from store.machine import StoreMachine, slow_failures
 from store.subjects import postgres_subject, sqlite_subject
 
+pytestmark = pytest.mark.timeout(180)  # 10 s on an idle machine
 BOUNDED = settings(
     stateful_step_count=30,
     deadline=None,
