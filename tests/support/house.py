@@ -199,10 +199,12 @@ class House:
     lease_ms: int = 5000
     wrapped: Callable[[MemoryBackend], TransactionalStore] = TransactionalStore
     workers: int = 1
+    given: TransactionalStore | None = None
+    """Another store, on a clock of its own."""
 
     def __post_init__(self) -> None:
         self.store_clock = StoreClock()
-        self.store = self.wrapped(MemoryBackend(self.store_clock))
+        self.store = self.given or self.wrapped(MemoryBackend(self.store_clock))
         self.waker = LocalWaker()
         self.clock = WallClock()
         self.models = Models(self.stream)
