@@ -41,7 +41,8 @@ from kubeharness.core.records import (
 from kubeharness.core.transitions import CounterChange, ReleaseCause
 from kubeharness.engine.ports import Admission, Append, Cancel, Loaded, Page, Settle, Store, UsageRow
 from kubeharness.store.conformance import Subject, World
-from kubeharness.store.conformance.world import INSTALLATION, Run
+from kubeharness.store.conformance.answers import INSTALLATION
+from kubeharness.store.conformance.run import Run
 from kubeharness.store.store import TransactionalStore
 from kubeharness.store.verbs import Item
 from kubeharness.store.verify import verify

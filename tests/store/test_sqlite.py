@@ -14,7 +14,8 @@ from kubeharness.core.errors import KubeharnessError, Unavailable
 from kubeharness.core.records import Kind
 from kubeharness.store.backend import SchemaRefused
 from kubeharness.store.columns import LANE_COLUMNS
-from kubeharness.store.conformance.world import World, good
+from kubeharness.store.conformance.answers import good
+from kubeharness.store.conformance.world import World
 from kubeharness.store.sqlite import database
 from kubeharness.store.sqlite.database import FolderHeld, hold
 from kubeharness.store.sqlite.store import sqlite_backend, sqlite_store

@@ -11,7 +11,8 @@ from kubeharness.core.lane import CallState, Lane, LaneState
 from kubeharness.core.messages import Usage
 from kubeharness.core.records import AbortReason, AssistantMessageAborted, AssistantTextDelta, Signal, StoredRecord
 from kubeharness.engine.ports import Store
-from kubeharness.store.conformance.world import Run, World
+from kubeharness.store.conformance.run import Run
+from kubeharness.store.conformance.world import World
 from kubeharness.store.memory import MemoryBackend, Tables
 from kubeharness.store.verify import verify
 from store.subjects import MemorySubject

@@ -11,7 +11,8 @@ from kubeharness.core.errors import KubeharnessError, Unavailable
 from kubeharness.core.ids import conversation_id
 from kubeharness.engine.ports import Receipt
 from kubeharness.store.backend import Transaction
-from kubeharness.store.conformance.world import World, good, together
+from kubeharness.store.conformance.answers import good, together
+from kubeharness.store.conformance.world import World
 from kubeharness.store.memory import MemoryBackend
 from kubeharness.store.postgres.batcher import MOST_ITEMS, Batcher
 from kubeharness.store.postgres.beside import beside

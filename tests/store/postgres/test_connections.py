@@ -13,7 +13,8 @@ import pytest
 from kubeharness.core.errors import LaneLost, Unavailable
 from kubeharness.core.ids import conversation_id
 from kubeharness.engine.ports import Receipt
-from kubeharness.store.conformance.world import World, contiguous, good
+from kubeharness.store.conformance.answers import contiguous, good
+from kubeharness.store.conformance.world import World
 from kubeharness.store.postgres.database import SESSION, Connection, Database, connect
 from kubeharness.store.postgres.store import PostgresStore
 from kubeharness.store.verify import verify

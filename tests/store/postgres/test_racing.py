@@ -7,7 +7,8 @@ import secrets
 from kubeharness.core.errors import DispatchConflict, KubeharnessError
 from kubeharness.core.ids import conversation_id
 from kubeharness.engine.ports import Receipt, Store
-from kubeharness.store.conformance.world import World, contiguous, good, together
+from kubeharness.store.conformance.answers import contiguous, good, together
+from kubeharness.store.conformance.world import World
 from kubeharness.store.postgres.database import Connection
 from kubeharness.store.verify import verify
 from store.postgres.conftest import OpenStore

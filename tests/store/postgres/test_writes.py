@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kubeharness.store.conformance.world import World, good
+from kubeharness.store.conformance.answers import good
+from kubeharness.store.conformance.world import World
 from kubeharness.store.postgres.writes import pack_numbers, pack_texts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)

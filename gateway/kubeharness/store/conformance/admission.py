@@ -5,8 +5,9 @@ from kubeharness.core.ids import conversation_id, submission_id
 from kubeharness.core.lane import LaneState, SubmissionState
 from kubeharness.core.records import Kind
 from kubeharness.engine.ports import Admission, Receipt, Store
+from kubeharness.store.conformance.answers import good, refused, together
 from kubeharness.store.conformance.subject import case
-from kubeharness.store.conformance.world import World, good, refused, together
+from kubeharness.store.conformance.world import World
 
 
 @case("I1")

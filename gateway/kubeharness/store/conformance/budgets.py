@@ -5,8 +5,10 @@ from kubeharness.core.lane import LaneState
 from kubeharness.core.messages import Usage
 from kubeharness.core.transitions import CounterChange
 from kubeharness.engine.ports import UsageRow
+from kubeharness.store.conformance.answers import LEASE_MS, LIFETIME_MS, near
+from kubeharness.store.conformance.run import Run
 from kubeharness.store.conformance.subject import case
-from kubeharness.store.conformance.world import LEASE_MS, LIFETIME_MS, Run, World, near
+from kubeharness.store.conformance.world import World
 
 
 def _left(run: Run) -> int:

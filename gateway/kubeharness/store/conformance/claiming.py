@@ -5,8 +5,10 @@ from dataclasses import replace
 from kubeharness.core.ids import submission_id
 from kubeharness.core.lane import LaneState, SubmissionState
 from kubeharness.engine.ports import Admission, Store
+from kubeharness.store.conformance.answers import LEASE_MS, good, together
+from kubeharness.store.conformance.run import Run
 from kubeharness.store.conformance.subject import case
-from kubeharness.store.conformance.world import LEASE_MS, Run, World, good, together
+from kubeharness.store.conformance.world import World
 
 
 @case("I3")

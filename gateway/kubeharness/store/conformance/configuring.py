@@ -6,8 +6,9 @@ from dataclasses import replace
 from kubeharness.core.errors import Conflict
 from kubeharness.core.json import Json
 from kubeharness.engine.ports import Acknowledgement, CheckLease, CheckPut, CheckResult, Component
+from kubeharness.store.conformance.answers import INSTALLATION, together
 from kubeharness.store.conformance.subject import case
-from kubeharness.store.conformance.world import INSTALLATION, World, together
+from kubeharness.store.conformance.world import World
 
 
 async def _refuses(action: Awaitable[object], by: type[Exception]) -> bool:

@@ -15,8 +15,10 @@ from kubeharness.core.ids import SubmissionId, TurnId
 from kubeharness.core.lane import CallState, LaneState, SubmissionState
 from kubeharness.core.records import Kind
 from kubeharness.engine.ports import Store
+from kubeharness.store.conformance.answers import LEASE_MS, good, refused, together
+from kubeharness.store.conformance.run import Run
 from kubeharness.store.conformance.subject import case
-from kubeharness.store.conformance.world import LEASE_MS, Run, World, good, refused, together
+from kubeharness.store.conformance.world import World
 
 
 @case("I7")

@@ -2,8 +2,9 @@
 
 from kubeharness.core.errors import Conflict, NoRunInFlight
 from kubeharness.core.lane import LaneState
+from kubeharness.store.conformance.answers import good, refused
 from kubeharness.store.conformance.subject import case
-from kubeharness.store.conformance.world import World, good, refused
+from kubeharness.store.conformance.world import World
 
 
 @case("S5")

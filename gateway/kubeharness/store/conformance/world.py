@@ -1,15 +1,10 @@
 """A corner of the store that one case has to itself: an agent, its sessions, its pool; and short words for verbs."""
 
-import asyncio
 import secrets
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from itertools import count
-from typing import Any, TypeVar
 
 from kubeharness.core import codec
-from kubeharness.core.errors import KubeharnessError
 from kubeharness.core.ids import (
     AttemptId,
     CallId,
@@ -21,244 +16,32 @@ from kubeharness.core.ids import (
     TurnId,
     attempt_id,
     conversation_id,
-    record_id,
     submission_id,
 )
-from kubeharness.core.lane import CallState, Claimed, InboxMessage, Lane, OpenCall
+from kubeharness.core.lane import InboxMessage, Lane
 from kubeharness.core.records import (
-    AbortReason,
-    AssistantMessageAborted,
-    AssistantMessageStarted,
-    AssistantToolCall,
     ConversationCreated,
     Draft,
-    OutcomeCause,
     Payload,
-    RunWarning,
     SettledCode,
     SettledStatus,
     StoredRecord,
     SubmissionSettled,
-    ToolOutcome,
-    UserMessage,
 )
 from kubeharness.core.revision import StoredRevision
-from kubeharness.core.transitions import NO_CHANGE, CounterChange, ReleaseCause
 from kubeharness.engine.ports import (
     Admission,
-    Append,
-    Appended,
     Cancel,
     Cancelled,
     HeadWrite,
     Loaded,
     Receipt,
-    Release,
-    Settle,
     Store,
     SubmissionView,
-    UsageRow,
 )
+from kubeharness.store.conformance.answers import INSTALLATION, LEASE_MS, LIFETIME_MS, TIME, good
+from kubeharness.store.conformance.run import Run
 from kubeharness.store.conformance.subject import Subject
-
-T = TypeVar("T")
-INSTALLATION = "conformance"
-LEASE_MS = 30_000
-LIFETIME_MS = 3_600_000
-TOLERANCE_MS = 2_000
-"""How far a real clock may have run between two statements of a case."""
-TIME = datetime(2026, 11, 30, 21, 6, 33, 123456, tzinfo=UTC)
-
-
-def near(milliseconds: int, expected: int) -> bool:
-    """Equal, but for what a real clock ran meanwhile."""
-    return abs(milliseconds - expected) <= TOLERANCE_MS
-
-
-def good(result: T | KubeharnessError) -> T:
-    """The answer of an item that must not be refused."""
-    if isinstance(result, KubeharnessError):
-        raise AssertionError(f"refused: {result!r}")
-    return result
-
-
-def refused(result: object, by: type[KubeharnessError]) -> None:
-    """Assert that an item was refused, and by what."""
-    assert isinstance(result, by), f"expected {by.__name__}, not {result!r}"
-
-
-async def together(*actions: Coroutine[Any, Any, T]) -> list[T]:
-    """Start them at once, and wait for all."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(action) for action in actions]
-    return [task.result() for task in tasks]
-
-
-@dataclass(slots=True)
-class Run:
-    """A claimed lane, and the numbers of its writes."""
-
-    world: "World"
-    claimed: Claimed
-    number: int = 0
-
-    @property
-    def conversation(self) -> ConversationId:
-        """Its conversation."""
-        return self.claimed.lane.id
-
-    @property
-    def attempt(self) -> AttemptId:
-        """Its attempt."""
-        return self.claimed.attempt
-
-    @property
-    def submission(self) -> SubmissionId:
-        """Its submission."""
-        return self.claimed.submission_id
-
-    def draft(self, payload: Payload, *, turn: TurnId | None = None) -> Draft:
-        """A record of this submission."""
-        return self.world.draft(payload, self.claimed.key, submission=self.submission, turn=turn, attempt=self.attempt)
-
-    def text(self, body: str = "hello") -> Draft:
-        """An input record."""
-        return self.draft(UserMessage(body=body, via="dispatch"))
-
-    def steered(self, body: str = "psst", *, undelivered: bool | None = None) -> Draft:
-        """The record of a message that was put into the run."""
-        return self.draft(UserMessage(body=body, via="steer", undelivered=undelivered))
-
-    def begun(self, turn: TurnId) -> Draft:
-        """The record that opens a message."""
-        return self.draft(AssistantMessageStarted(model="m"), turn=turn)
-
-    def note(self, message: str = "note") -> Draft:
-        """A record that means nothing."""
-        return self.draft(RunWarning(code="test", message=message))
-
-    def call(self, call: str, *, state: CallState = CallState.STARTED, idempotent: bool = False) -> OpenCall:
-        """A ledger row."""
-        return OpenCall(
-            call_id=CallId(call),
-            conversation=self.conversation,
-            submission_id=self.submission,
-            tool_name="clock",
-            state=state,
-            idempotent=idempotent,
-        )
-
-    def called(self, *calls: OpenCall) -> list[Draft]:
-        """Their records."""
-        return [self.draft(AssistantToolCall(call_id=call.call_id, tool_name=call.tool_name)) for call in calls]
-
-    def outcome(self, call: str) -> Draft:
-        """The outcome of a call."""
-        return self.draft(
-            ToolOutcome(call_id=CallId(call), tool_name="clock", content="12", cause=OutcomeCause.INTERRUPTED)
-        )
-
-    def write(
-        self,
-        *drafts: Draft,
-        opened: Sequence[OpenCall] = (),
-        closed: Sequence[str] = (),
-        started: Sequence[str] = (),
-        consumed: Sequence[str] = (),
-        counters: CounterChange = NO_CHANGE,
-        open_turn: TurnId | None = None,
-        usage: UsageRow | None = None,
-        lease_ms: int = LEASE_MS,
-    ) -> Append:
-        """The next numbered write."""
-        self.number += 1
-        return Append(
-            conversation=self.conversation,
-            attempt=self.attempt,
-            number=self.number,
-            lease_ms=lease_ms,
-            drafts=drafts,
-            opened=opened,
-            closed=[CallId(call) for call in closed],
-            started=[CallId(call) for call in started],
-            consumed=[InboxId(message) for message in consumed],
-            counters=counters,
-            open_turn=open_turn,
-            usage=usage,
-        )
-
-    async def begin(self) -> Appended:
-        """The input record: what each run writes first."""
-        return await self.append(self.write(self.text()))
-
-    async def append(self, item: Append) -> Appended:
-        """Append, which must be accepted."""
-        return good((await self.world.store.append([item]))[0])
-
-    async def try_append(self, item: Append) -> Appended | KubeharnessError:
-        """Append, and take the answer as it is. A refused write has not used up its number."""
-        (result,) = await self.world.store.append([item])
-        if isinstance(result, KubeharnessError):
-            self.number -= 1
-        return result
-
-    def aborted(self, turn: TurnId) -> Draft:
-        """The end of a dead try."""
-        return self.draft(AssistantMessageAborted(turn_id=turn, reason=AbortReason.ATTEMPT_DIED), turn=turn)
-
-    def ending(
-        self,
-        *before: Draft,
-        success: bool = True,
-        closes: Sequence[str] = (),
-        drains: Sequence[str] = (),
-        submission: SubmissionId | None = None,
-    ) -> Settle:
-        """The settlement, as the next numbered write."""
-        self.number += 1
-        return Settle(
-            conversation=self.conversation,
-            attempt=self.attempt,
-            number=self.number,
-            submission_id=submission or self.submission,
-            drafts=[*before, self.draft(settled(success))],
-            closes=[CallId(call) for call in closes],
-            drains=[InboxId(message) for message in drains],
-            success=success,
-        )
-
-    async def settle(self, item: Settle | None = None) -> Appended:
-        """Settle, which must be accepted."""
-        return good((await self.world.store.settle([item or self.ending()]))[0])
-
-    async def try_settle(self, item: Settle) -> Appended | KubeharnessError:
-        """Settle, and take the answer as it is."""
-        (result,) = await self.world.store.settle([item])
-        if isinstance(result, KubeharnessError):
-            self.number -= 1
-        return result
-
-    def back(self, cause: ReleaseCause, *, delay_ms: int = 0, last_error: str = "") -> Release:
-        """A release."""
-        return Release(
-            conversation=self.conversation,
-            attempt=self.attempt,
-            cause=cause,
-            delay_ms=delay_ms,
-            last_error=last_error,
-        )
-
-    async def release(self, cause: ReleaseCause, *, delay_ms: int = 0, last_error: str = "") -> None:
-        """Give the lane back, which must be accepted."""
-        item = self.back(cause, delay_ms=delay_ms, last_error=last_error)
-        good((await self.world.store.release([item]))[0])
-
-
-def settled(success: bool) -> SubmissionSettled:
-    """The end of a submission."""
-    if success:
-        return SubmissionSettled(status=SettledStatus.SUCCEEDED)
-    return SubmissionSettled(status=SettledStatus.FAILED, error="it failed", error_code=SettledCode.RUN_FAILED)
 
 
 class World:
@@ -504,14 +287,3 @@ class World:
     async def cancel(self, submission: SubmissionId | None) -> Cancelled:
         """Cancel, which must be accepted."""
         return good((await self.store.cancel([self.cancelling(submission)]))[0])
-
-
-def ids(records: Sequence[StoredRecord]) -> list[str]:
-    """The ids of records, which are offsets."""
-    return [record_id(record.milliseconds, record.seq, record.bits) for record in records]
-
-
-def contiguous(records: Sequence[StoredRecord]) -> bool:
-    """Whether seq counts from 1 without a gap and ids strictly increase (I6)."""
-    names = ids(records)
-    return [record.seq for record in records] == list(range(1, len(records) + 1)) and names == sorted(set(names))

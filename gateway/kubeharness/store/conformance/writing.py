@@ -8,8 +8,10 @@ from kubeharness.core.ids import ConversationId, TurnId
 from kubeharness.core.lane import LaneState
 from kubeharness.core.records import AssistantTextDelta, AssistantThinkingDelta, Draft, Kind
 from kubeharness.engine.ports import Appended
+from kubeharness.store.conformance.answers import LEASE_MS, contiguous, good, ids, refused, together
+from kubeharness.store.conformance.run import Run
 from kubeharness.store.conformance.subject import case
-from kubeharness.store.conformance.world import LEASE_MS, Run, World, contiguous, good, ids, refused, together
+from kubeharness.store.conformance.world import World
 
 NOWHERE = ConversationId("conv_nowhere")
 
