@@ -278,7 +278,6 @@ def test_json_comes_back_as_it_was(value: Json) -> None:
     assert codec.loads(codec.dumps(value)) == value
 
 
-@pytest.mark.xfail(reason="orjson reads an integer beyond 64 bits as a float; codec.loads should not (libraries.md)")
 def test_integers_beyond_64_bits_are_kept_as_given() -> None:
     value: Json = {"id": 123456789012345678901234567890}
 

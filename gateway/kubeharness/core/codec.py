@@ -6,6 +6,7 @@ The JSON of a record is what the store keeps and what SSE sends: it is made once
 import dataclasses
 import hashlib
 import json
+import re
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -67,8 +68,15 @@ def canonical(value: Json) -> bytes:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+"""Beyond 64 bits orjson makes a float of an integer and says nothing."""
+
+
 def loads(raw: bytes | str) -> Json:
-    """Parse JSON that we wrote."""
+    """Parse JSON that we wrote; integers of any size come back as they are."""
+    text = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
+    if _LONG_NUMBER.search(text):
+        return cast("Json", json.loads(raw))
     try:
         return cast("Json", orjson.loads(raw))
     except orjson.JSONDecodeError:

@@ -49,7 +49,7 @@ class RaceLost(Exception):
 
 
 class SchemaRefused(KubeharnessError):
-    """The schema is one that this build may not run on; nothing was touched."""
+    """The schema is one that this build may not run on, or none at all; nothing was touched."""
 
     code: ClassVar[str] = "schema_refused"
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import ClassVar
 
-from kubeharness.core.errors import KubeharnessError
+from kubeharness.store.backend import SchemaRefused
 from kubeharness.store.postgres.database import Connection, connect, reachable
 
 BUILD = 1
@@ -41,12 +40,6 @@ NOTE_VERSION = """
     INSERT INTO schema_version (version, min_build, applied_at)
     VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 """
-
-
-class SchemaRefused(KubeharnessError):
-    """The schema is one that this build may not run on, or none at all; nothing was touched."""
-
-    code: ClassVar[str] = "schema_refused"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import asyncpg
 import pytest
 
 from kubeharness.core.errors import Unavailable
-from kubeharness.store.migrate import BUILD, Migration, SchemaRefused, migrate, migrations, verify_schema
+from kubeharness.store.backend import SchemaRefused
+from kubeharness.store.migrate import BUILD, Migration, migrate, migrations, verify_schema
 from kubeharness.store.postgres.store import PostgresStore
 
 NEXT = Migration(BUILD + 1, "next", BUILD, "ALTER TABLE outbox ADD COLUMN later TEXT")

@@ -10,8 +10,8 @@ from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import AttemptId, ConversationId, SubmissionId
 from kubeharness.core.lane import Lane
 from kubeharness.engine.ports import Loaded, Page
-from kubeharness.store.backend import Candidate, Found, Holdings, Need, Side, Writes
-from kubeharness.store.migrate import SchemaRefused, verify_schema
+from kubeharness.store.backend import Candidate, Found, Holdings, Need, SchemaRefused, Side, Writes
+from kubeharness.store.migrate import verify_schema
 from kubeharness.store.postgres import locks, reads
 from kubeharness.store.postgres.checks import Checks
 from kubeharness.store.postgres.database import Connection, Database, translated
