@@ -1,4 +1,8 @@
-"""Which concrete parts make an operator, built from settings. Knows no kopf: that is the command line's."""
+"""Which concrete parts make an operator, built from settings. Knows no kopf: that is the command line's.
+
+There is one replica (Recreate), so there is no Lease and no `leader.py`: the epoch fences, and an operator that
+another has taken over from ends by itself.
+"""
 
 import asyncio
 import logging
@@ -196,6 +200,7 @@ async def operator(settings: OperatorSettings) -> AsyncIterator[Operator]:
         )
         waker.on_work(reconciler.hint)
         health.gauges, health.deaf = parts.figures, lambda: parts.sweep.deaf
+        health.trouble = lambda: parts.sweep.trouble
         health.lacking = lambda: reconciler.reports.lacking
         try:
             yield parts

@@ -1,6 +1,7 @@
 """/healthz, /readyz and /metrics on a port of its own: up before anything else, and for as long as the process is.
 
-Alive means: the loop turns, and the watches are not deaf. Ready means: CRDs served, watches running.
+Alive means: the loop turns, and the watches are not deaf. Ready means: CRDs served, watches running, and the last
+complete look at the API server succeeded.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ class Health:
     """The watches run."""
     waiting_for: str = "the CRDs"
     """What keeps it from being served."""
+    trouble: Callable[[], str] = field(default=str)
+    """Why the last complete look at the API server failed; empty if it did not."""
     lacking: Callable[[], str] = field(default=str)
     """What the server's CRDs lack: said, and lived with."""
     gauges: Callable[[], Mapping[str, float]] = field(default=dict)
@@ -45,6 +48,9 @@ class Health:
             return False, f"waiting for {self.waiting_for}"
         if not self.watching:
             return False, "the watches are not running"
+        trouble = self.trouble()
+        if trouble:
+            return False, f"the API server does not let us see everything: {trouble}"
         lacking = self.lacking()
         return True, f"ok ({lacking})" if lacking else "ok"
 

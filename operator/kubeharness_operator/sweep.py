@@ -47,6 +47,8 @@ class Sweep:
         self._moved = asyncio.Event()
         self.deaf = 0
         """Sweeps in a row that found objects which no watch had shown."""
+        self.trouble = ""
+        """Why the last sweep did not come to its end; empty if it did."""
         self.ended = 0
         """Sweeps that came to their end."""
 
@@ -67,8 +69,10 @@ class Sweep:
             self._due = loop.time() + self._every
             try:
                 await self.once()
+                self.trouble = ""
             except ClusterError as error:
                 log.warning("sweep: %s", error)
+                self.trouble = str(error)
                 self._due = min(self._due, loop.time() + RETRY_SECONDS)
 
     async def _wait(self, seconds: float) -> None:

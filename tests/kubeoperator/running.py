@@ -27,6 +27,8 @@ from kubeharness.store.postgres.revisions import Publisher
 ROOT = Path(__file__).parents[2]
 OPERATOR_USER = service_account_user(SYSTEM_NAMESPACE, OPERATOR)
 Json = dict[str, Any]
+START_SECONDS = 60.0
+"""A busy machine takes its time to import the Kubernetes client."""
 
 
 class OperatorProcess:
@@ -63,7 +65,7 @@ class OperatorProcess:
     def alive(self) -> bool:
         return self._popen.poll() is None
 
-    def wait(self, seconds: float = 20.0) -> int:
+    def wait(self, seconds: float = START_SECONDS) -> int:
         """Its exit status, once it has ended."""
         return self._popen.wait(seconds)
 
@@ -111,7 +113,7 @@ async def operator_process(
     process = OperatorProcess(popen, port, path)
     try:
         if ready:
-            await asyncio.to_thread(until, lambda: process.get("/readyz")[0] == 200, 30, process.log)
+            await asyncio.to_thread(until, lambda: process.get("/readyz")[0] == 200, START_SECONDS, process.log)
         yield process
     finally:
         if process.alive():

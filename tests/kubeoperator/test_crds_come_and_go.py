@@ -79,7 +79,7 @@ async def operator(cluster: Cluster, url: str, folder: Path, *, ready: bool = Tr
         yield process
 
 
-async def says(process: OperatorProcess, status: int, text: str, seconds: float = 20.0) -> None:
+async def says(process: OperatorProcess, status: int, text: str, seconds: float = 60.0) -> None:
     """Readiness gets there."""
     async with asyncio.timeout(seconds):
         while (found := await asyncio.to_thread(process.get, "/readyz"))[0] != status or text not in found[1]:
@@ -102,7 +102,7 @@ async def test_it_waits_for_its_crds_and_survives_their_removal(
         await room.reaches("agent", "demo", "Ready", "True")
 
         await room.kubectl("delete", "crd", documents[0]["metadata"]["name"], "--timeout=20s")
-        await says(process, 503, documents[0]["metadata"]["name"], seconds=30)
+        await says(process, 503, documents[0]["metadata"]["name"])
         assert process.alive()
         await install(own_cluster, documents)
         await says(process, 200, "ok", seconds=30)

@@ -29,6 +29,9 @@ async def test_it_is_alive_at_once_and_ready_once_the_watches_run() -> None:
         ready = await get(port, "/readyz")
         health.lacking = lambda: "agents lack status fields tools"
         lacking = await get(port, "/readyz")
+        health.trouble = lambda: "GET: 503"
+        troubled = await get(port, "/readyz")
+        health.trouble = str
         health.watching = False
         stopped = await get(port, "/readyz")
 
@@ -36,6 +39,8 @@ async def test_it_is_alive_at_once_and_ready_once_the_watches_run() -> None:
     assert unready == ("503 Service Unavailable", "waiting for CRDs not served: agents.kubeharness.dev\n")
     assert ready == ("200 OK", "ok\n")
     assert lacking == ("200 OK", "ok (agents lack status fields tools)\n")
+    assert troubled[0] == "503 Service Unavailable"
+    assert "GET: 503" in troubled[1]
     assert stopped[0] == "503 Service Unavailable"
 
 

@@ -181,6 +181,27 @@ async def test_a_missing_provider_is_named_while_the_old_revision_serves(
         assert "Normal Ready" in events
 
 
+async def test_a_labelled_config_map_is_watched_and_its_edit_is_a_new_revision(
+    stage: Stage, room: Room, fleet: Fleet
+) -> None:
+    def prompts(text: str) -> dict[str, Any]:
+        metadata = {"name": "prompts", "labels": {"kubeharness.dev/watch": "true"}}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"short": text}}
+
+    async with stage.operator():
+        where = {"configMapKeyRef": {"name": "prompts", "key": "short"}}
+        await room.apply(agent(systemPromptFrom=where), provider())
+        await room.reaches("agent", "demo", "Ready", "False", reason="ConfigMapNotFound")
+        await room.apply(prompts("Be brief."))
+        await room.reaches("agent", "demo", "Ready", "True", seconds=5)
+        first = (await room.get("agent", "demo"))["status"]["activeRevision"]
+        await room.apply(prompts("Be briefer."))
+        async with asyncio.timeout(5):
+            while (await room.get("agent", "demo"))["status"]["activeRevision"] == first:
+                await asyncio.sleep(0.1)
+        await room.reaches("agent", "demo", "Ready", "True")
+
+
 async def test_a_restart_and_an_idle_time_write_nothing(stage: Stage, room: Room, fleet: Fleet) -> None:
     documents = [agent(f"a{number}", **TOOLS) for number in range(10)]
     async with stage.operator() as first:
@@ -275,7 +296,7 @@ async def test_an_account_without_rights_is_unready_and_says_which_are_missing(s
     await room.kubectl("create", "serviceaccount", "nobody")
     nobody = await asyncio.to_thread(room.cluster.service_account_kubeconfig, room.namespace, "nobody")
     async with stage.operator(kubeconfig=nobody, ready=False) as process:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "cannot list resource" not in process.get("/readyz")[1]:
                 await asyncio.sleep(0.2)
 
