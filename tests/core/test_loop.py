@@ -184,6 +184,37 @@ async def test_a_stream_without_an_end_is_an_error_and_its_message_is_not_contex
     assert context.provider_messages == [user("go")]
 
 
+async def test_what_breaks_after_the_whole_message_changes_nothing_c35() -> None:
+    class Breaks(Script):
+        async def stream(
+            self, messages: Sequence[ProviderMessage], tools: Sequence[ToolDefinition]
+        ) -> AsyncIterator[ProviderEvent]:
+            async for event in super().stream(messages, tools):
+                yield event
+            raise RuntimeError("closed in the middle of the last frame")
+
+    script = Breaks(said("", ToolCall("1", "echo")), said("Done."))
+
+    events = await events_of(AgentLoop(script), AgentLoopContext([user("go")]), Tools())
+
+    assert events[-1] == AgentCompleted(said("Done."))
+    assert len(script.asked) == 2
+
+
+async def test_two_calls_under_one_id_keep_their_own_results_c26() -> None:
+    calls = [ToolCall("1", "a"), ToolCall("1", "b")]
+
+    class Named(Tools):
+        async def execute(self, call: ToolCall) -> ToolResult:
+            return ToolResult(call.name)
+
+    script = Script(said("", *calls), said("Done."))
+
+    await events_of(AgentLoop(script), AgentLoopContext([user("go")]), Named())
+
+    assert [m.content for m in script.asked[1] if m.role == "tool"] == ["success: a", "success: b"]
+
+
 async def test_nothing_begins_before_its_consumer_took_the_event_before() -> None:
     tools = Tools()
     loop = AgentLoop(Script(said("", ToolCall("1", "echo")), said("Done.")))

@@ -50,6 +50,28 @@ def test_the_active_path_ends_at_the_leaf_and_never_repeats(payloads: list[Paylo
     assert (path[-1] if path else None) == tree.leaf
 
 
+@given(PAYLOADS)
+def test_the_last_compaction_is_the_root_of_the_active_branch(payloads: list[Payload]) -> None:
+    records = log(*payloads)
+
+    path = reduce(records).active_path()
+
+    compactions = [record.id for record in records if isinstance(record.payload, Compaction)]
+    assert not compactions or path[0].id == compactions[-1]
+
+
+def test_a_kept_entry_that_an_earlier_compaction_left_behind_counts_as_unknown() -> None:
+    first, second, third = log(*[UserMessage(body="")] * 3)
+    kept_third = Compaction(summary="s", first_kept_entry_id=third.id)
+    kept_first = Compaction(summary="t", first_kept_entry_id=first.id)
+    fourth, fifth = (
+        replace(record, payload=payload)
+        for record, payload in zip(log(*[UserMessage(body="")] * 5)[3:], (kept_third, kept_first), strict=True)
+    )
+
+    assert ids(reduce([first, second, third, fourth, fifth]).active_path()) == [fifth.id]
+
+
 def test_a_compaction_becomes_the_root_with_the_kept_entry_under_it() -> None:
     records = log(UserMessage(body="old"), UserMessage(body="kept"), UserMessage(body="last"))
     summary = replace(

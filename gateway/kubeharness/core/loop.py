@@ -27,7 +27,10 @@ from kubeharness.core.messages import ProviderMessage, ToolCall, ToolResult
 from kubeharness.core.ports import Provider, ToolRuntime
 
 BatchRunner = Callable[[ToolRuntime, Sequence[ToolCall]], AsyncIterator[ToolCallStart | ToolCallEnd]]
-"""Runs the calls of one turn; yields each start before the call begins and each end as it finishes."""
+"""Runs the calls of one turn; yields each start before the call begins and each end as it finishes.
+
+An end names the very call that it was given, and each call has one.
+"""
 
 Seam = Callable[[], Awaitable[Sequence[ProviderMessage]]]
 """Asked after a tool batch and before the run would stop: what was said to the run meanwhile (steering)."""
@@ -75,16 +78,16 @@ class AgentLoop:
         calls = tuple(context.pending_calls)
         for step in range(context.max_steps + 1):
             if calls:
-                results: dict[str, ToolResult] = {}
+                results: dict[int, ToolResult] = {}  # by the call itself: providers give one id to two calls (C26)
                 asked: ToolCallEnd | None = None
                 async with _closed_after(self._batch(tools, calls)) as batch:
                     async for event in batch:
                         yield event
                         if isinstance(event, ToolCallEnd):
-                            results[event.call.id] = event.result
+                            results[id(event.call)] = event.result
                             if event.result.requires_input:
                                 asked = event
-                messages.extend(tool_message(call, results[call.id]) for call in calls)  # in call order (C34)
+                messages.extend(tool_message(call, results[id(call)]) for call in calls)  # in call order (C34)
                 if asked is not None:
                     yield InputRequired(asked.call, asked.result)
                     return
@@ -100,8 +103,9 @@ class AgentLoop:
                         if isinstance(turn_event, CompletionEnd):
                             assistant = turn_event.message
             except Exception as error:  # noqa: BLE001 - typed by the provider; the consumer decides what it means
-                yield AgentError(str(error), error)
-                return
+                if assistant is None:  # what breaks after the whole message changes nothing (C35)
+                    yield AgentError(str(error), error)
+                    return
             if assistant is None:
                 yield AgentError("Provider ended without a complete message.")
                 return

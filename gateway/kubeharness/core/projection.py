@@ -20,8 +20,6 @@ from kubeharness.core.records import (
     UserMessage,
 )
 
-NO_OUTPUT = "(no output)"
-
 
 def project(path: Sequence[Record], *, provider: str | None = None) -> list[ProviderMessage]:
     """The messages of a path. `provider` is the one that reads them: opaque parts of others are dropped."""

@@ -39,15 +39,18 @@ class ConversationTree:
 
 
 def reduce(records: Sequence[Record]) -> ConversationTree:
-    """Chain each record to the one before; a compaction takes the root (no kept entry, or an unknown one: the leaf)."""
+    """Chain each record to the one before; a compaction takes the active branch's root.
+
+    With no kept entry, or one that is not on the active branch, its summary is the leaf.
+    """
     entries: list[ReducedEntry] = []
     index: dict[RecordId, int] = {}
     leaf: RecordId | None = None
     for record in records:
         payload = record.payload
         if isinstance(payload, Compaction):
+            kept = _on_branch(entries, index, leaf, payload.first_kept_entry_id)
             entries.append(ReducedEntry(record, None))
-            kept = index.get(payload.first_kept_entry_id) if payload.first_kept_entry_id else None
             if kept is None:
                 leaf = record.id
             else:
@@ -57,3 +60,13 @@ def reduce(records: Sequence[Record]) -> ConversationTree:
             leaf = record.id
         index[record.id] = len(entries) - 1
     return ConversationTree(tuple(entries), leaf)
+
+
+def _on_branch(
+    entries: Sequence[ReducedEntry], index: dict[RecordId, int], leaf: RecordId | None, wanted: RecordId | None
+) -> int | None:
+    """Where the wanted entry lies, if the way from the leaf to the root passes it."""
+    at = leaf if wanted in index else None
+    while at is not None and at != wanted:
+        at = entries[index[at]].parent
+    return None if at is None else index[at]
