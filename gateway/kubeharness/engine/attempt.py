@@ -12,10 +12,9 @@ from functools import partial
 
 from kubeharness.core import codec
 from kubeharness.core.errors import (
-    KubeharnessError,
     LaneLost,
+    NotFound,
     SecretMissing,
-    SettlementRefused,
     ToolServerUnreachable,
     Unavailable,
 )
@@ -37,14 +36,14 @@ from kubeharness.core.records import (
 )
 from kubeharness.core.recovery import GoOn, SettleNow, classify, last_word
 from kubeharness.core.reducer import reduce
-from kubeharness.core.revision import AgentRevision
-from kubeharness.core.text import clean_text, cut_text
+from kubeharness.core.revision import AgentRevision, Durability
+from kubeharness.core.text import clean_text
 from kubeharness.engine.closing import closing_outcome, turn_of
 from kubeharness.engine.context import as_record, pending_calls, spoken, with_pending
-from kubeharness.engine.crashpoints import CrashPoint
 from kubeharness.engine.endings import Done, Ending, Fail, GiveBack, Stopped, cancelled
 from kubeharness.engine.exchange import Exchange
-from kubeharness.engine.ports import Loaded, Release, Renewal, Toolbox
+from kubeharness.engine.parting import Parting
+from kubeharness.engine.ports import Loaded, Renewal, Toolbox
 from kubeharness.engine.recorder import Recorder, until_answered
 from kubeharness.engine.seams import Correlation, Operation
 from kubeharness.engine.services import Services
@@ -52,7 +51,6 @@ from kubeharness.engine.settlement import Settlement
 
 log = logging.getLogger(__name__)
 
-ENDING_SECONDS = 10.0
 BLOCKED_MS = 2_000
 
 
@@ -75,12 +73,21 @@ class Attempt:
         )
         self._stop = asyncio.Event()
         self._stop_ending: Ending = Done()
+        self._timer: asyncio.TimerHandle | None = None
         self._said_lost = False
-        self._ended = False
         self._at = Correlation(conversation=claimed.lane.id, submission=claimed.submission_id, attempt=claimed.attempt)
 
         self._exchange = Exchange(
             claimed=claimed, services=services, recorder=self._recorder, settlement=self._settlement, at=self._at
+        )
+        self._parting = Parting(
+            claimed=claimed,
+            services=services,
+            recorder=self._recorder,
+            settlement=self._settlement,
+            exchange=self._exchange,
+            at=self._at,
+            lost=self._lost,
         )
 
     # what the lease thread tells
@@ -106,20 +113,23 @@ class Attempt:
             self._stop_ending = ending
             self._stop.set()
 
+    def _watch_lifetime(self) -> None:
+        """Stop when it is over; begun only after the log was asked, whose answer beats it (I11)."""
+        deadline = self.claimed.lane.deadline
+        if deadline is not None:
+            left = max(0.0, (deadline - self.claimed.now) / 1000)
+            self._timer = asyncio.get_running_loop().call_later(left, self._past_deadline)
+
+    def _past_deadline(self) -> None:
+        said = self.claimed.lane.last_error
+        error = "not done within its lifetime" + (f": {said}" if said else "")
+        self._stop_with(Fail(code=SettledCode.TIMEOUT_EXCEEDED, error=error, cause=OutcomeCause.TIMEOUT))
+
     async def _until_stopped(self) -> None:
-        lane = self.claimed.lane
-        left = None if lane.deadline is None else max(0.0, (lane.deadline - self.claimed.now) / 1000)
-        try:
-            async with asyncio.timeout(left), asyncio.TaskGroup() as waits:
-                leave = waits.create_task(self._leave())
-                await self._stop.wait()
-                leave.cancel()
-        except TimeoutError:
-            error = "not done within its lifetime" + (f": {lane.last_error}" if lane.last_error else "")
-            raise Stopped(Fail(code=SettledCode.TIMEOUT_EXCEEDED, error=error, cause=OutcomeCause.TIMEOUT)) from None
+        await self._stop.wait()
         raise Stopped(self._stop_ending)
 
-    async def _leave(self) -> None:
+    async def _until_leaving(self) -> None:
         await self._s.leave_now.wait()
         self._stop_with(GiveBack(cause="handover"))
 
@@ -137,8 +147,11 @@ class Attempt:
             await self._s.seams.around(Operation(kind="attempt", at=self._at), lambda: self._within(tools))
         except* Exception as group:  # noqa: BLE001 - whatever a run raises ends it, and says how
             ending = self._ending_of(group)
-        if not self._ended:
-            await self._end(ending)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+        if not self._parting.done:
+            await self._parting.end(ending)
 
     def _ending_of(self, group: ExceptionGroup[Exception]) -> Ending:
         """What ends the attempt, of all that was raised: being lost, being stopped, being blocked, its own fault."""
@@ -160,12 +173,15 @@ class Attempt:
     async def _within(self, tools: asyncio.TaskGroup) -> None:
         async with asyncio.TaskGroup() as tasks:
             flush = tasks.create_task(self._recorder.flush_in_time(), name="flush")
-            watch = tasks.create_task(self._until_stopped(), name="watch")
+            watches = [
+                tasks.create_task(self._until_stopped(), name="stop"),
+                tasks.create_task(self._until_leaving(), name="leave"),
+            ]
             ending = await self._driven(tools)
             flush.cancel()
-            await self._finish(ending)
-            watch.cancel()
-            self._ended = True
+            await self._parting.carry_out(ending)
+            for watch in watches:
+                watch.cancel()
 
     async def _driven(self, tools: asyncio.TaskGroup) -> Ending:
         try:
@@ -176,78 +192,11 @@ class Attempt:
                 raise
             raise RuntimeError("something within gave up its own scope") from None
 
-    async def _end(self, ending: Ending) -> None:
-        try:
-            async with asyncio.timeout(ENDING_SECONDS):
-                await self._finish(ending)
-        except LaneLost:
-            self._lost()
-        except (KubeharnessError, TimeoutError) as error:
-            log.warning("attempt %s could not be ended, its lease will run out: %s", self.claimed.attempt, error)
-
-    async def _finish(self, ending: Ending) -> None:
-        match ending:
-            case Fail():
-                await self._settlement.fail(
-                    ending.code,
-                    ending.error,
-                    calls=list(self._exchange.calls.values()),
-                    final=self._exchange.final_drafts,
-                    usage=self._exchange.final_usage,
-                    cause=ending.cause,
-                    aborted=ending.aborted,
-                    ran=ending.ran,
-                )
-                self._s.crash.reach(CrashPoint.AFTER_SETTLE)
-                self._s.seams.tell("submission_settled", self._at, ending.code.value)
-            case GiveBack():
-                await self._give_back(ending)
-            case Done():
-                pass
-
-    async def _give_back(self, ending: GiveBack) -> None:
-        await self._exchange.abort_open_turn(
-            AbortReason.STREAM_BROKEN if ending.cause == "backoff" else AbortReason.ATTEMPT_DIED
-        )
-        if self._exchange.calls:
-            await self._exchange.close(list(self._exchange.calls.values()), OutcomeCause.INTERRUPTED)
-        delay_ms = ending.delay_ms
-        if ending.cause == "backoff" and delay_ms and await self._only_followups():
-            # A message ends a back-off, and these wait for the end of the exchange: it would be no back-off at all.
-            await asyncio.sleep(delay_ms / 1000)
-            delay_ms = 0
-        await self._release(
-            Release(
-                conversation=self.claimed.lane.id,
-                attempt=self.claimed.attempt,
-                cause=ending.cause,
-                delay_ms=delay_ms,
-                last_error=cut_text(clean_text(ending.last_error), 4096)[0],
-            )
-        )
-        self._s.waker.touched([self.claimed.lane.id], work=True)
-        self._s.seams.tell("submission_released", self._at, ending.cause)
-
-    async def _only_followups(self) -> bool:
-        inbox = await self._exchange.inbox()
-        return bool(inbox) and all(message.via == "followup" for message in inbox)
-
-    async def _release(self, item: Release) -> None:
-        repeated = False
-
-        async def once() -> None:
-            nonlocal repeated
-            again, repeated = repeated, True
-            [answer] = await self._s.store.release([item])
-            if answer is not None and not (again and isinstance(answer, LaneLost)):  # the one before was applied
-                raise answer
-
-        self._recorder.leaving = True
-        await until_answered(once, what=f"attempt {self.claimed.attempt}, release")
-
     async def _drive(self, tasks: asyncio.TaskGroup) -> Ending:
+        if self._s.draining.is_set():  # claimed in the moment of the signal: another begins it
+            return GiveBack(cause="handover")
         claimed, what = self.claimed, f"attempt {self.claimed.attempt}, load"
-        revision = await until_answered(lambda: self._s.revisions.get(claimed.revision), what=what)
+        revision, problem = await self._revision()
         loaded = await until_answered(lambda: self._s.store.load(claimed.lane.id), what=what)
         if loaded is None:
             return GiveBack(cause="failure", last_error="the conversation is gone")
@@ -261,12 +210,15 @@ class Attempt:
             records=records,
             calls=loaded.calls,
             unread=loaded.lane.unread,
-            durability=revision.durability,
+            durability=revision.durability if revision is not None else Durability(),
             now=self.claimed.now,
         )
         if isinstance(plan, SettleNow):
             self._s.seams.tell("recovery", self._at, plan.code.value if plan.code else "settled from the log")
-            return await self._settle_now(plan)
+            return await self._parting.settle_now(plan)
+        if revision is None:
+            return GiveBack(cause="failure", last_error=problem)
+        self._watch_lifetime()
         async with AsyncExitStack() as stack:
             await self._api_key(revision, False)  # a missing Secret delays the lane before anything is written
             toolbox = await stack.enter_async_context(await self._toolbox(revision))
@@ -281,27 +233,17 @@ class Attempt:
                 read_key=self._api_key,
             )
 
-    async def _settle_now(self, plan: SettleNow) -> Ending:
-        if plan.code is None:
-            self._s.crash.reach(CrashPoint.BEFORE_SETTLE)
-            try:
-                await self._settlement.succeed((), usage=None)
-            except SettlementRefused:  # a message or a cancel came between: another claim reads it
-                return GiveBack(cause="handover")
-            self._s.crash.reach(CrashPoint.AFTER_SETTLE)
-            self._s.seams.tell("submission_settled", self._at, "succeeded")
-            return Done()
-        if plan.code is SettledCode.CANCELLED:
-            return cancelled(plan.error or "")
-        return Fail(
-            code=plan.code,
-            error=plan.error or plan.code.value,
-            aborted=AbortReason.ATTEMPT_DIED,
-            cause=OutcomeCause.INTERRUPTED,
-            ran=not plan.attempts_back,
-        )
-
     # before the loop
+
+    async def _revision(self) -> tuple[AgentRevision | None, str]:
+        """The revision, or why it cannot be run: cancel, answer and budgets are heeded without it."""
+        wanted = self.claimed.revision
+        try:
+            what = f"attempt {self.claimed.attempt}, revision"
+            return await until_answered(lambda: self._s.revisions.get(wanted), what=what), ""
+        except (NotFound, ValueError, KeyError) as error:
+            log.error("attempt %s: revision %s cannot be run", self.claimed.attempt, wanted, exc_info=error)
+            return None, f"revision {wanted} cannot be run: {error}"
 
     async def _api_key(self, revision: AgentRevision, fresh: bool) -> str | None:
         ref = revision.provider.api_key

@@ -15,6 +15,13 @@ CLOSE_SECONDS = 2.0
 Begin = Callable[[ToolCall], Awaitable[None]]
 """Awaited before a call that had to wait runs: its ledger row becomes started."""
 
+Around = Callable[[ToolCall, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""The interceptors of a call. What they raise fails the attempt; one that does not go on blocks the call."""
+
+
+async def _bare(_: ToolCall, run: Callable[[], Awaitable[None]]) -> None:
+    await run()
+
 
 def starts_at_once(calls: Sequence[ToolCall], *, sequential: Callable[[str], bool]) -> set[str]:
     """The ids of the calls that need not wait: the first of the bound, and of the sequential ones only the first."""
@@ -44,11 +51,13 @@ class ParallelBatch:
         begin: Begin,
         started: Callable[[ToolCall], bool],
         sequential: Callable[[str], bool],
+        around: Around = _bare,
     ) -> None:
         self._tasks = tasks
         self._begin = begin
         self._started = started
         self._sequential = sequential
+        self._around = around
 
     async def __call__(
         self, tools: ToolRuntime, calls: Sequence[ToolCall]
@@ -73,7 +82,14 @@ class ParallelBatch:
             if not self._started(call):
                 await self._begin(call)
             events.put_nowait(ToolCallStart(call))
-            events.put_nowait(ToolCallEnd(call, await _result(tools, call)))
+            result = ToolResult("blocked, was not run", is_error=True, cause=OutcomeCause.BLOCKED.value)
+
+            async def execute() -> None:
+                nonlocal result
+                result = await _result(tools, call)
+
+            await self._around(call, execute)
+            events.put_nowait(ToolCallEnd(call, result))
 
         running = [self._tasks.create_task(one(call), name=f"tool {call.name} {call.id}") for call in calls]
         try:

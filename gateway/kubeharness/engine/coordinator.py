@@ -48,6 +48,7 @@ class Coordinator:
         self._roused = asyncio.Event()
         self._running: dict[AttemptId, Claimed] = {}
         self._stale = False
+        self._claiming = True
         self.last_look: float = services.clock.monotonic()
         """When the claim loop last went round: liveness asks."""
 
@@ -73,8 +74,9 @@ class Coordinator:
                 lease = life.create_task(self._lease.run(), name="lease")
                 upkeep = life.create_task(self._upkeep(), name="upkeep")
                 async with asyncio.TaskGroup() as attempts:
-                    await self._claim_until_draining(attempts)
                     attempts.create_task(self._leave_after_drain(), name="drain")
+                    await self._claim_until_draining(attempts)
+                    self._claiming = False
                 upkeep.cancel()
                 lease.cancel()
         finally:
@@ -127,9 +129,12 @@ class Coordinator:
             return await self._ask_what_is_held(ids)
 
     async def _ask_what_is_held(self, ids: Sequence[AttemptId]) -> Sequence[Claimed]:
-        """The answer of a claim was lost: the ids that we made say what became of it (I4)."""
+        """The answer of a claim was lost: the ids that we made say what became of it (I4).
+
+        Asked also while draining: what is held unknowingly waits for its lease, and counts as a failure.
+        """
         pause = 0.2
-        while not self._s.draining.is_set():
+        while not self._s.leave_now.is_set():
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2.0, pause * 2)
             self.last_look = self._s.clock.monotonic()
@@ -161,24 +166,29 @@ class Coordinator:
 
     async def _leave_after_drain(self) -> None:
         """Attempts have until the drain's end to reach a seam."""
+        await self._s.draining.wait()
         ends = self._s.clock.monotonic() + self._pace.drain_seconds
-        while self._running and self._s.clock.monotonic() < ends:
+        while (self._claiming or self._running) and self._s.clock.monotonic() < ends:
             self._roused.clear()
             await self._rest()
         self._s.leave_now.set()
 
     async def _upkeep(self) -> None:
-        """Sweep delays, reap lost leases. Reaps only after half a lease of unbroken connection (I10)."""
+        """Sweep delays, reap lost leases. Reaps only after half a lease of unbroken connection (I10).
+
+        Neither a database that stood still nor a process that was frozen let anybody renew meanwhile.
+        """
         half_a_lease = self._s.lease_ms / 2000
-        connected_since = self._s.clock.monotonic()
+        sweep_seconds = self._pace.sweep_ms / 1000
+        connected_since = looked_at = self._s.clock.monotonic()
         while True:
-            await asyncio.sleep(self._pace.sweep_ms / 1000 * random.uniform(0.8, 1.2))
-            asked_at = self._s.clock.monotonic()
+            await asyncio.sleep(sweep_seconds * random.uniform(0.8, 1.2))
             try:
                 ready = list(await self._s.store.sweep())
                 now = self._s.clock.monotonic()
-                if now - asked_at >= half_a_lease:  # a database that stood still let nobody renew
+                if now - looked_at >= sweep_seconds + half_a_lease:
                     connected_since = now
+                looked_at = now
                 if now - connected_since >= half_a_lease:
                     ready += await self._s.store.reap()
             except KubeharnessError as error:

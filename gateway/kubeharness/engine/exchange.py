@@ -5,14 +5,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kubeharness.core.errors import (
-    KubeharnessError,
-    ProviderAuth,
-    ProviderError,
-    ProviderOverflow,
-    ProviderTransient,
-    SettlementRefused,
-)
+from kubeharness.core.errors import ProviderAuth, ProviderError, SettlementRefused
 from kubeharness.core.events import (
     AgentCompleted,
     AgentError,
@@ -53,16 +46,13 @@ from kubeharness.engine.closing import closing_outcome, turn_of
 from kubeharness.engine.context import bounded, call_payload, spoken
 from kubeharness.engine.crashpoints import CrashPoint
 from kubeharness.engine.endings import Done, Ending, Fail, GiveBack, Stopped, cancelled
+from kubeharness.engine.faults import ending_after
 from kubeharness.engine.ports import Toolbox, UsageRow
 from kubeharness.engine.recorder import Recorder, until_answered
-from kubeharness.engine.seams import Correlation
+from kubeharness.engine.seams import Correlation, Operation
 from kubeharness.engine.services import Services
 from kubeharness.engine.settlement import Settlement
 from kubeharness.engine.turns import TurnProvider
-
-BACKOFF_CAP_SECONDS = 60.0
-LONGEST_SECONDS = 3600.0
-"""No Retry-After is honoured for longer."""
 
 ReadKey = Callable[[AgentRevision, bool], Awaitable[str | None]]
 """Reads the provider's key; the flag says to pass the cache by."""
@@ -97,6 +87,11 @@ class Exchange:
         return self._recorder.calls
 
     @property
+    def answered(self) -> bool:
+        """An answer is given and not yet written."""
+        return self._final is not None
+
+    @property
     def final_drafts(self) -> list[Draft]:
         """The answer that is given and not yet written."""
         return self._final.drafts if self._final else []
@@ -118,51 +113,53 @@ class Exchange:
     ) -> Ending:
         """Run turns until the submission is settled, or say how the attempt must end."""
         tools = _Tools(toolbox)
-        tries = self.claimed.lane.counters.tries
-        key = await read_key(revision, False)
-        try:
-            provider = self._s.models.provider(revision, api_key=key, failed_tries=tries)
-        except ProviderError as refused:
-            return self._failed(revision, str(refused), refused, tries)
-        turns = TurnProvider(
-            provider,
-            claimed=self.claimed,
-            revision=revision,
-            recorder=self._recorder,
-        )
+        turns = TurnProvider(claimed=self.claimed, revision=revision, recorder=self._recorder)
         batch = ParallelBatch(
             tasks,
             begin=self._begin,
             started=lambda call: self.calls[CallId(call.id)].state is CallState.STARTED,
             sequential=lambda name: toolbox.policy(name)[1],
+            around=self._around_tool,
         )
         loop = AgentLoop(turns, batch=batch, seam=self._seam)
-        read_again = False
+        read_again_at: int | None = None
+        fresh = False
         while True:
-            context = AgentLoopContext(
-                messages, max_steps=max(0, revision.durability.max_turns - self._recorder.steps), pending_calls=pending
-            )
-            pending = ()
-            last = await self._follow(loop, context, tools, turns, revision)
+            last: AgentEvent
+            key = await read_key(revision, fresh)
+            try:
+                turns.inner = self._s.models.provider(revision, api_key=key, failed_tries=turns.failed_tries)
+            except ProviderError as refused:
+                last = AgentError(str(refused), refused)
+            else:
+                left = max(0, revision.durability.max_turns - self._recorder.steps)
+                context = AgentLoopContext(messages, max_steps=left, pending_calls=pending)
+                pending = ()
+                last = await self._follow(loop, context, tools, turns, revision)
+            fresh = False
             match last:
                 case AgentCompleted():
-                    ending = await self._complete()
+                    ending = await self.complete()
                     if ending is not None:
                         return ending
                     said = spoken(await self.consume(followups=True))
                     if not said:  # what refused the settlement is not there any more: the log holds the answer
                         return GiveBack(cause="handover")
                     messages.extend(said)
-                case AgentError(error=ProviderAuth()) if not read_again and revision.provider.api_key is not None:
-                    read_again = True
+                case AgentError(error=ProviderAuth()) if (
+                    revision.provider.api_key is not None and read_again_at != self._recorder.steps
+                ):
+                    fresh, read_again_at = True, self._recorder.steps  # once a turn: a long run may meet two rotations
                     await self.abort_open_turn(AbortReason.STREAM_BROKEN)
-                    key = await read_key(revision, True)
-                    try:
-                        turns.inner = self._s.models.provider(revision, api_key=key, failed_tries=turns.failed_tries)
-                    except ProviderError as refused:
-                        return self._failed(revision, str(refused), refused, turns.failed_tries)
                 case AgentError(message=message, error=error):
-                    return self._failed(revision, message, error, turns.failed_tries)
+                    return ending_after(
+                        error,
+                        message,
+                        claimed=self.claimed,
+                        revision=revision,
+                        failed_tries=turns.failed_tries,
+                        chance=random.random(),
+                    )
                 case InputRequired(call, result):
                     return Fail(code=SettledCode.INPUT_REQUIRED, error=f"tool {call.name} asks: {result.content}")
                 case _:
@@ -271,6 +268,10 @@ class Exchange:
     async def _begin(self, call: ToolCall) -> None:
         await self._recorder.write(started=[CallId(call.id)])
 
+    async def _around_tool(self, call: ToolCall, run: Callable[[], Awaitable[None]]) -> None:
+        at = replace(self._at, turn=turn_of(CallId(call.id)), call=CallId(call.id))
+        await self._s.seams.around(Operation(kind="tool", at=at, name=call.name), run)
+
     # seams and ends
 
     async def _seam(self) -> Sequence[ProviderMessage]:
@@ -294,7 +295,7 @@ class Exchange:
         if not said:
             self._recorder.unread = 0  # a followup waits for the end, where the settlement is refused over it
             return []
-        await self._write_final()
+        await self.write_final()
         drafts = [
             self._recorder.draft(UserMessage(body=message.body, via="steer" if message.via == "steer" else "followup"))
             for message in said
@@ -303,7 +304,8 @@ class Exchange:
         self._s.crash.reach(CrashPoint.INBOX_CONSUMED)
         return said
 
-    async def _write_final(self) -> None:
+    async def write_final(self) -> None:
+        """Make the answer durable by itself: something keeps it from settling the submission in one write."""
         final, self._final = self._final, None
         if final is None:
             return
@@ -313,7 +315,7 @@ class Exchange:
         )
         self._s.crash.reach(CrashPoint.AFTER_COMPLETED)
 
-    async def _complete(self) -> Ending | None:
+    async def complete(self) -> Ending | None:
         """Settle with the answer; None if somebody said something first."""
         final = self._final
         if final is None or final.message is None:
@@ -325,33 +327,13 @@ class Exchange:
         try:
             await self._settlement.succeed(final.drafts, usage=final.usage)
         except SettlementRefused:
-            await self._write_final()
+            await self.write_final()
             if self._recorder.cancel is not None:
                 return cancelled(self._recorder.cancel)
             return None
         self._s.crash.reach(CrashPoint.AFTER_SETTLE)
         self._s.seams.tell("submission_settled", self._at, "succeeded")
         return Done()
-
-    def _failed(self, revision: AgentRevision, message: str, error: Exception | None, tries: int) -> Ending:
-        match error:
-            case None | ProviderTransient():
-                if self.claimed.lane.counters.model_retries + 1 > revision.durability.model_retries:
-                    return Fail(code=SettledCode.RUN_FAILED, error=message, aborted=AbortReason.STREAM_BROKEN)
-                after = error.retry_after if isinstance(error, ProviderTransient) else None
-                if after is None:
-                    after = random.uniform(0, min(BACKOFF_CAP_SECONDS, 2.0 ** min(tries, 10)))
-                return GiveBack(cause="backoff", delay_ms=int(min(after, LONGEST_SECONDS) * 1000), last_error=message)
-            case ProviderOverflow():
-                return Fail(code=SettledCode.CONTEXT_TOO_LARGE, error=message, aborted=AbortReason.STREAM_BROKEN)
-            case ProviderAuth():
-                ref = revision.provider.api_key
-                named = f" (Secret {self.claimed.key.namespace}/{ref.name} key {ref.key!r})" if ref else ""
-                return Fail(code=SettledCode.RUN_FAILED, error=f"{message}{named}", aborted=AbortReason.STREAM_BROKEN)
-            case KubeharnessError():
-                return Fail(code=SettledCode.RUN_FAILED, error=message, aborted=AbortReason.STREAM_BROKEN)
-            case _:
-                raise error
 
     async def abort_open_turn(self, reason: AbortReason) -> None:
         """Write what was streamed, and that it has no end (I12)."""

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from kubeharness.core.errors import ProviderOverflow
+from kubeharness.core.errors import ProviderFatal, ProviderOverflow
 from kubeharness.core.events import CompletionEnd, ProviderEvent
 from kubeharness.core.ids import TurnId, call_id, turn_id
 from kubeharness.core.lane import Claimed
@@ -21,8 +21,9 @@ TOKENS_PER_IMAGE = 1500
 class TurnProvider:
     """The Provider that an attempt's loop streams from. `turn` is the id of the turn at hand (I12)."""
 
-    def __init__(self, inner: Provider, *, claimed: Claimed, revision: AgentRevision, recorder: Recorder) -> None:
-        self.inner = inner
+    def __init__(self, *, claimed: Claimed, revision: AgentRevision, recorder: Recorder) -> None:
+        self.inner: Provider | None = None
+        """Who is asked; set anew where a key was read again."""
         self._claimed = claimed
         self._revision = revision
         self._recorder = recorder
@@ -34,6 +35,8 @@ class TurnProvider:
         self, messages: Sequence[ProviderMessage], tools: Sequence[ToolDefinition]
     ) -> AsyncIterator[ProviderEvent]:
         """Stream one turn under a fresh turn id; calls get our ids (C26). Raises ProviderOverflow before the call."""
+        if self.inner is None:
+            raise ProviderFatal("there is no model provider to ask")
         self._calls += 1
         self.turn = turn = turn_id(self._claimed.position, self._claimed.lane.claim, self._calls)
         system = self._revision.system_prompt
