@@ -288,10 +288,12 @@ def release(
     cause: ReleaseCause,
     delay_ms: int = 0,
     last_error: str = "",
+    seen: int = 0,
 ) -> Lane:
     """Give the lane back. All but a failure take the claim's failure back (I10). Raises LaneLost.
 
-    `last_error` overwrites if it is not empty. A cancel ends any delay, a message that of a back-off.
+    `last_error` overwrites if it is not empty. A cancel ends any delay; a message beyond the `seen`
+    ones that of a back-off.
     """
     if lane.attempt != attempt:
         raise LaneLost(attempt)
@@ -307,7 +309,7 @@ def release(
             c = replace(c, failures=c.failures - 1)
         case "failure":
             delay_ms = max(delay_ms, failure_delay_ms(c.failures))
-    if lane.cancel is not None or (cause == "backoff" and lane.unread):
+    if lane.cancel is not None or (cause == "backoff" and lane.unread > seen):
         delay_ms = 0
     lane = replace(lane, counters=c, last_error=last_error or lane.last_error)
     return _given_back(lane, now=now, delay_ms=delay_ms)

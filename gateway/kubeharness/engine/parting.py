@@ -124,17 +124,15 @@ class Parting:
             raise
         except KubeharnessError as error:  # the store takes none of it: the next claim finds it open, and at once
             log.warning("attempt %s leaves its log as it is: %s", self._claimed.attempt, error)
-        delay_ms = ending.delay_ms
-        if ending.cause == "backoff" and delay_ms and await self._only_followups():
-            # A message ends a back-off, and these wait for the end of the exchange: it would be no back-off at all.
-            await asyncio.sleep(delay_ms / 1000)
-            delay_ms = 0
+        # A message ends a back-off, but for those that wait for the end of the exchange anyway.
+        seen = await self._followups() if ending.cause == "backoff" and ending.delay_ms else 0
         await self._release(
             Release(
                 conversation=self._claimed.lane.id,
                 attempt=self._claimed.attempt,
                 cause=ending.cause,
-                delay_ms=delay_ms,
+                delay_ms=ending.delay_ms,
+                seen=seen,
                 last_error=cut_text(clean_text(ending.last_error), ERROR_BYTES)[0],
             )
         )
@@ -150,9 +148,9 @@ class Parting:
         if self._exchange.calls:
             await self._exchange.close(list(self._exchange.calls.values()), OutcomeCause.INTERRUPTED)
 
-    async def _only_followups(self) -> bool:
+    async def _followups(self) -> int:
         inbox = await self._exchange.inbox()
-        return bool(inbox) and all(message.via == "followup" for message in inbox)
+        return len([message for message in inbox if message.via == "followup"])
 
     async def _release(self, item: Release) -> None:
         repeated = False

@@ -134,6 +134,8 @@ class Release:
     cause: ReleaseCause
     delay_ms: int = 0
     last_error: str = ""
+    seen: int = 0
+    """Unread messages that the owner knows of and that do not end a back-off: followups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -262,6 +262,7 @@ class Batch:
             cause=item.cause,
             delay_ms=item.delay_ms,
             last_error=item.last_error,
+            seen=item.seen,
         )
 
     # --- from the outside ------------------------------------------------------------------------------------------
