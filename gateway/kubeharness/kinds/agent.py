@@ -161,7 +161,7 @@ class AgentStatus(Part):
         json_schema_extra=list_map("type"),
     )
     desired_revision: Revision | None = Field(
-        None, description="What the newest generation that compiles and resolves compiled to."
+        None, description="What the newest generation compiled to; absent while it does not compile or resolve."
     )
     active_revision: Revision | None = Field(None, description="The revision that new submissions run on.")
     tools: ToolCounts | None = Field(None, description="How many of the tool entries are usable.")
