@@ -12,11 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from kubeharness.store.columns import LANE_COLUMNS
 from kubeharness.store.postgres import locks, reads, renewal, sides
 from kubeharness.store.postgres.database import Connection, connect
 from kubeharness.store.postgres.sides import PARTS
-from kubeharness.store.postgres.writes import SECTIONS, Shape, statement
+from kubeharness.store.postgres.unnest import columns_of
+from kubeharness.store.postgres.writes import SECTIONS, UPDATE_LANES, Part, Shape, statement
 
 LANES = 20_000
 
@@ -55,6 +55,7 @@ BIG = {
 
 READS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "lock_lanes": (locks.LOCK_LANES, (["conv_7", "conv_9"],)),
+    "read_lanes": (locks.READ_LANES, (["conv_7", "conv_9"], ["sub_7"])),
     "lock_candidates": (locks.LOCK_CANDIDATES, ("shared", [1], 32, 1, 0)),
     "lock_expired": (locks.LOCK_EXPIRED, (100,)),
     "lock_delayed": (locks.LOCK_DELAYED, (100,)),
@@ -71,12 +72,27 @@ READS: dict[str, tuple[str, tuple[Any, ...]]] = {
         (["conv_7"], ["sub_7"], ["sub_7"], ["conv_7"], [1], ["conv_7"], ["conv_7"], ["conv_7"], ["m"]),
     ),
 }
+
+
+def part(index: int, groups: tuple[int, ...] = (0, 1, 2), *, single: bool = False) -> Part:
+    section = SECTIONS[index]
+    return Part(index, columns_of(groups) if section.text is UPDATE_LANES else section.columns, single)
+
+
+ALL_PARTS = tuple(part(index) for index in range(len(SECTIONS)))
 WRITES: dict[str, Shape] = {
-    f"{section.rows}{'_single' if single else ''}": ((index, single),)
+    f"{section.rows}{'_single' if single else ''}": Shape((part(index, single=single),))
     for index, section in enumerate(SECTIONS)
-    for single in ((False, True) if section.columns is LANE_COLUMNS else (False,))
+    for single in ((False, True) if section.table == "lane" else (False,))
 }
-WRITES["all"] = tuple((index, False) for index in range(len(SECTIONS)))
+WRITES |= {
+    f"lanes_{groups}_{single}_{guarded}": Shape((part(0, groups, single=single),), guarded)
+    for groups in ((0,), (0, 2), (0, 1), (1, 2))
+    for single in (False, True)
+    for guarded in (False, True)
+}
+WRITES["all"] = Shape(ALL_PARTS)
+WRITES["all_guarded"] = Shape(ALL_PARTS, guarded=True)
 
 # The reaper reads what runs, and nothing else: its index is the running lanes.
 ALLOWED = {"lock_expired": {"lane_running"}}

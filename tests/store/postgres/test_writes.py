@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kubeharness.store.conformance.answers import good
 from kubeharness.store.conformance.world import World
-from kubeharness.store.postgres.writes import pack_numbers, pack_texts
+from kubeharness.store.postgres.unnest import pack_numbers, pack_texts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 COLUMN = st.lists(st.none() | TEXT, min_size=1, max_size=6)

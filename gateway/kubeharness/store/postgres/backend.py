@@ -1,9 +1,10 @@
 """Postgres as a `store.backend.Backend`: transactions of a few round trips, plain reads, the configuration.
 
-A verb costs BEGIN, one lock, at most one read of side rows, one write, COMMIT. Nothing about states is decided here.
+A verb costs BEGIN, one lock, at most one read of side rows, one write, COMMIT; or, where the batcher may try it, at
+most two reads and a guarded write. Nothing about states is decided here.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from kubeharness.core.errors import Unavailable
@@ -15,20 +16,27 @@ from kubeharness.store.migrate import verify_schema
 from kubeharness.store.postgres import locks, reads
 from kubeharness.store.postgres.checks import Checks
 from kubeharness.store.postgres.database import Connection, Database, translated
+from kubeharness.store.postgres.guarded import GuardedTransaction
+from kubeharness.store.postgres.known import Knowledge
 from kubeharness.store.postgres.locks import Locked, LowWater
 from kubeharness.store.postgres.revisions import Publisher
-from kubeharness.store.postgres.sides import side_rows
+from kubeharness.store.postgres.sides import completed
 from kubeharness.store.postgres.walks import PostgresSnapshot
-from kubeharness.store.postgres.writes import write
+from kubeharness.store.postgres.writes import Written, write
+from kubeharness.store.verbs import Item
 
 
 class PostgresTransaction:
     """An open transaction on one of the write connections."""
 
-    def __init__(self, connection: Connection, low_water: LowWater) -> None:
+    def __init__(self, connection: Connection, low_water: LowWater, knowledge: Knowledge) -> None:
         self._connection = connection
         self._low_water = low_water
+        self._knowledge = knowledge
         self._now: int | None = None
+        self._side = Side()
+        self._written: tuple[Sequence[Lane], Written] | None = None
+        self._before: dict[ConversationId, Lane] = {}
 
     @property
     def now(self) -> int:
@@ -38,6 +46,7 @@ class PostgresTransaction:
 
     def _learn(self, locked: Locked) -> list[Lane]:
         self._now = locked.now
+        self._before.update((lane.id, lane) for lane in locked.lanes)
         return locked.lanes
 
     async def lock_lanes(self, ids: Sequence[ConversationId]) -> dict[ConversationId, Lane]:
@@ -51,7 +60,7 @@ class PostgresTransaction:
     ) -> Sequence[Candidate]:
         """Lock ready lanes, the oldest first."""
         with translated():
-            locked, candidates = await locks.lock_candidates(
+            locked, candidates, self._side = await locks.lock_candidates(
                 self._connection,
                 self._low_water,
                 pool=pool,
@@ -83,12 +92,23 @@ class PostgresTransaction:
     async def side(self, need: Need) -> Side:
         """Read side rows."""
         with translated():
-            return await side_rows(self._connection, need)
+            self._side = await completed(self._connection, need, self._side)
+        return self._side
 
     async def write(self, writes: Writes) -> None:
         """Store all of it."""
         with translated():
-            await write(self._connection, writes)
+            self._knowledge.forget(lane.id for lane in writes.lanes)
+            written = await write(self._connection, writes, self._before)
+        if written is not None:
+            self._written = (writes.lanes, written)
+
+    def committed(self) -> None:
+        """It is committed: from now on this process knows its lanes."""
+        if self._written is not None:
+            lanes, written = self._written
+            self._knowledge.told(written.now)
+            self._knowledge.learn(lanes, written.version, self._side.positions)
 
 
 class PostgresBackend(Publisher, Checks):
@@ -98,12 +118,22 @@ class PostgresBackend(Publisher, Checks):
         super().__init__(database)
         self.database = database
         self._low_water = LowWater()
+        self._knowledge = Knowledge()
+        database.on_connect = self._knowledge.forget_all
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PostgresTransaction]:
         """A transaction, committed at the end of its block."""
         async with self.database.transaction() as connection:
-            yield PostgresTransaction(connection, self._low_water)
+            tx = PostgresTransaction(connection, self._low_water, self._knowledge)
+            yield tx
+        tx.committed()
+
+    @asynccontextmanager
+    async def guarded(self) -> AsyncIterator[Callable[[Sequence[Item]], GuardedTransaction]]:
+        """A write connection, and what makes a transaction of one statement on it."""
+        async with self.database.statement() as connection:
+            yield lambda items: GuardedTransaction(connection, self._knowledge, items)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[PostgresSnapshot]:

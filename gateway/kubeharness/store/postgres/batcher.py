@@ -14,7 +14,11 @@ from kubeharness.core.errors import Unavailable
 from kubeharness.store import verbs
 from kubeharness.store.backend import RaceLost, Transaction
 from kubeharness.store.postgres.database import LockedTooLong
+from kubeharness.store.postgres.guarded import GuardedTransaction, Stale, guardable
 from kubeharness.store.verbs import Item, Result
+
+Guarded = Callable[[], AbstractAsyncContextManager[Callable[[Sequence[Item]], GuardedTransaction]]]
+"""Takes a write connection and gives what makes a transaction for these items on it."""
 
 MOST_ITEMS = 32
 MOST_BYTES = 1 << 20
@@ -37,15 +41,20 @@ class Call:
 
 
 class Batcher:
-    """Merges calls into transactions; `singly` runs one call alone when a merged batch failed (I14)."""
+    """Merges calls into transactions; `singly` runs one call alone when a merged batch failed (I14).
+
+    With `guarded` a batch is tried as one guarded statement first, and under locks if that does not fit.
+    """
 
     def __init__(
         self,
         transaction: Callable[[], AbstractAsyncContextManager[Transaction]],
         singly: Callable[[Sequence[Item]], Awaitable[list[Result]]],
+        guarded: Guarded | None = None,
     ) -> None:
         self._transaction = transaction
         self._singly = singly
+        self._guarded = guarded
         self._queue: asyncio.Queue[Call] = asyncio.Queue()
         self._open = 0
         self._closing = False
@@ -95,9 +104,11 @@ class Batcher:
     async def _serve(self, calls: list[Call]) -> None:
         """One batch. `calls` holds the first and takes up the others once the transaction is open."""
         try:
-            async with self._transaction() as tx:
-                self._gather(calls)
-                results = await verbs.execute(tx, [item for call in calls for item in call.items])
+            results = await self._try_guarded(self._guarded, calls) if self._guarded is not None else None
+            if results is None:
+                async with self._transaction() as tx:
+                    self._gather(calls)
+                    results = await verbs.execute(tx, [item for call in calls for item in call.items])
         except (RaceLost, LockedTooLong) as race:
             log.debug("a batch of %d calls is run again singly: %s", len(calls), race)
             await self._serve_singly(calls)
@@ -112,10 +123,29 @@ class Batcher:
                 if not call.answer.done():
                     call.answer.set_result(mine)
 
+    async def _try_guarded(self, guarded: Guarded, calls: list[Call]) -> list[Result] | None:
+        """The batch as one guarded statement; None if nothing of it is stored: it has to be done under locks."""
+        tx: GuardedTransaction | None = None
+        try:
+            async with guarded() as begin:
+                self._gather(calls)
+                items = [item for call in calls for item in call.items]
+                if not guardable(items):
+                    return None
+                tx = begin(items)
+                results = await verbs.execute(tx, items)
+                return results if tx.stored else None
+        except (Stale, RaceLost):
+            return None
+        except Unavailable:
+            if tx is not None and tx.sent:
+                raise
+            return None  # only reads have failed: a connection that died while nobody used it is replaced unseen
+
     def _gather(self, calls: list[Call]) -> None:
         """Take up what has come meanwhile, within bounds; whole calls only."""
-        items = len(calls[0].items)
-        size = calls[0].size
+        items = sum(len(call.items) for call in calls)
+        size = sum(call.size for call in calls)
         while items < MOST_ITEMS and size < MOST_BYTES and not self._queue.empty():
             call = self._queue.get_nowait()
             if call.answer.done():  # its caller has gone, and nothing of it was begun

@@ -129,8 +129,11 @@ class Line:
     While the database is away a caller gets Unavailable at once; one in a jittered, growing while tries anew.
     """
 
-    def __init__(self, url: str, *, name: str, pooled: bool = False) -> None:
+    def __init__(
+        self, url: str, *, name: str, pooled: bool = False, on_connect: Callable[[], None] = lambda: None
+    ) -> None:
         self._url = url
+        self._on_connect = on_connect
         self._name = name
         self._pooled = pooled
         self._lock = asyncio.Lock()
@@ -229,6 +232,7 @@ class Line:
             self._not_before = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
             raise
         self._pause = 0.0
+        self._on_connect()
         return self._connection
 
     def _drop(self, why: BaseException | None = None) -> None:
@@ -253,10 +257,15 @@ class Database:
     def __init__(self, url: str, *, pooled: bool = False, writes: int = 2) -> None:
         self.url = url
         self.pooled = pooled
-        self._writes = [Line(url, name=f"write {n}", pooled=pooled) for n in range(writes)]
+        self.on_connect: Callable[[], None] = lambda: None
+        """Called whenever a write connection was opened: what was known of the server may be wrong."""
+        self._writes = [Line(url, name=f"write {n}", pooled=pooled, on_connect=self._tell) for n in range(writes)]
         self._free = list(self._writes)
         self._taken = asyncio.Semaphore(writes)
         self._reads = Line(url, name="read", pooled=pooled)
+
+    def _tell(self) -> None:
+        self.on_connect()
 
     def line(self, name: str) -> Line:
         """Another line, for a loop or a purpose of its own; whoever asks closes it."""
@@ -269,6 +278,17 @@ class Database:
             line = self._free.pop()
             try:
                 async with line.transaction() as connection:
+                    yield connection
+            finally:
+                self._free.append(line)
+
+    @asynccontextmanager
+    async def statement(self) -> AsyncIterator[Connection]:
+        """Whichever write connection is free first, for reads and one statement that is its own transaction."""
+        async with self._taken:
+            line = self._free.pop()
+            try:
+                async with line.statement() as connection:
                     yield connection
             finally:
                 self._free.append(line)

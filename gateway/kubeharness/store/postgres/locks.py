@@ -5,12 +5,15 @@ here: they would be as old as the statement, which may have waited (I7).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import asyncpg
 
-from kubeharness.core.ids import AttemptId, ConversationId
-from kubeharness.store.backend import Candidate, Holdings
+from kubeharness.core.ids import AttemptId, ConversationId, SubmissionId
+from kubeharness.core.lane import Lane
+from kubeharness.store.backend import Candidate, DispatchRow, Holdings, Side
 from kubeharness.store.columns import LANE_COLUMNS
+from kubeharness.store.postgres import rows
 from kubeharness.store.postgres.database import Connection
 from kubeharness.store.postgres.rows import LANE, NOW_MS, STARTED_MS, lane_from, select
 
@@ -23,8 +26,20 @@ LOCK_LANES = f"""
     SELECT {NOW_MS}, {LOCKED} FROM (SELECT 1) AS one LEFT JOIN locked ON TRUE
 """
 
+# The same without a lock, with the version of each row and the dispatches that admissions ask for: one snapshot.
+READ_LANES = f"""
+    SELECT {NOW_MS},
+           (SELECT array_agg(ROW({select(rows.DISPATCH, "dispatch")}))
+              FROM dispatch WHERE dispatch.submission = ANY($2::text[])) AS dispatches,
+           seen.version, {select(LANE_COLUMNS, "seen")}
+      FROM (SELECT 1) AS one
+      LEFT JOIN (SELECT lane.xmin AS version, {LANE} FROM lane WHERE lane.id = ANY($1::text[])) AS seen ON TRUE
+"""
+
 # The bound trails the oldest ready lane: it spares the scan what is dead in the index while some snapshot is held.
 # Poison is another scan, with a limit of its own (I10). What no revision can run is passed over here (I14).
+# Conversation and head are immutable, so they may come with the lock; a head that this statement's snapshot does not
+# have yet, because the lane was waited for, is NULL, and is read by the next statement.
 LOCK_CANDIDATES = f"""
     WITH fresh AS MATERIALIZED (
         SELECT {LANE}, revision.id AS runs, head.lifetime_ms
@@ -45,7 +60,12 @@ LOCK_CANDIDATES = f"""
     ), locked AS (
         SELECT * FROM fresh UNION ALL SELECT * FROM blamed
     )
-    SELECT {NOW_MS}, {LOCKED}, locked.runs, locked.lifetime_ms FROM (SELECT 1) AS one LEFT JOIN locked ON TRUE
+    SELECT {NOW_MS}, {LOCKED}, locked.runs, locked.lifetime_ms, {select(rows.CONVERSATION, "conversation")},
+           {select(rows.SUBMISSION, "submission")}
+      FROM (SELECT 1) AS one
+      LEFT JOIN locked ON TRUE
+      LEFT JOIN conversation ON conversation.id = locked.id
+      LEFT JOIN submission ON submission.conversation = locked.id AND submission.position = locked.head
 """
 
 LOCK_EXPIRED = f"""
@@ -83,16 +103,37 @@ LOCK_HELD_WAITING = LOCK_HELD.format(skip="")
 LOCK_HELD_SKIPPING = LOCK_HELD.format(skip="SKIP LOCKED")
 
 _WIDTH = len(LANE_COLUMNS) + 1
+_CONVERSATION = _WIDTH + 2
+_HEAD = _CONVERSATION + len(rows.CONVERSATION)
 _TRAIL_MS = 1500
 
 
 class Locked:
     """Locked rows, and the clock after the last of them was locked."""
 
-    def __init__(self, rows: Sequence[asyncpg.Record]) -> None:
-        self.now: int = max(row[0] for row in rows)
-        self.rows = [row for row in rows if row[1] is not None]
+    def __init__(self, found: Sequence[asyncpg.Record]) -> None:
+        self.now: int = max(row[0] for row in found)
+        self.rows = [row for row in found if row[1] is not None]
         self.lanes = [lane_from(row[1:_WIDTH]) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Lanes as they were at one moment, with their versions."""
+
+    now: int
+    lanes: list[tuple[Lane, int]]
+    dispatches: dict[SubmissionId, DispatchRow]
+
+
+async def read_lanes(connection: Connection, ids: Sequence[ConversationId], dispatches: Sequence[SubmissionId]) -> Read:
+    """Read these lanes, and the dispatches that are known of these, without locking."""
+    found = await connection.fetch(READ_LANES, ids, dispatches)
+    return Read(
+        now=found[0][0],
+        lanes=[(lane_from(row[3:]), row[2]) for row in found if row[2] is not None],
+        dispatches={row.submission_id: row for row in map(rows.dispatch_from, found[0][1] or ())},
+    )
 
 
 class LowWater:
@@ -129,18 +170,24 @@ async def lock_candidates(
     failed: int,
     formats: Sequence[int],
     all_ready: bool,
-) -> tuple[Locked, list[Candidate]]:
-    """Lock ready lanes, the oldest first, at most `failed` with earlier failures."""
+) -> tuple[Locked, list[Candidate], Side]:
+    """Lock ready lanes, the oldest first, at most `failed` with earlier failures; and read what they are about."""
     bound = low.bound(pool, all_ready=all_ready)
-    rows = await connection.fetch(LOCK_CANDIDATES, pool, formats, limit, min(failed, limit), bound)
-    locked = Locked(rows)
+    locked = Locked(await connection.fetch(LOCK_CANDIDATES, pool, formats, limit, min(failed, limit), bound))
     low.learn(pool, locked, limit=limit)
     found = [
-        Candidate(lane=lane, revision=row["runs"], lifetime_ms=row["lifetime_ms"])
+        Candidate(lane=lane, revision=row[_WIDTH], lifetime_ms=row[_WIDTH + 1])
         for lane, row in zip(locked.lanes, locked.rows, strict=True)
     ]
     found.sort(key=lambda candidate: (candidate.lane.ready_at, candidate.lane.id))
-    return locked, found[:limit]
+    side = Side()
+    for row in locked.rows:
+        if row[_CONVERSATION] is not None and row[_HEAD] is not None:
+            conversation = rows.conversation_from(row[_CONVERSATION:_HEAD])
+            head = rows.submission_from(row[_HEAD:])
+            side.conversations[conversation.id] = conversation
+            side.positions[head.conversation, head.position] = head
+    return locked, found[:limit], side
 
 
 async def lock_expired(connection: Connection, limit: int) -> Locked:
@@ -157,8 +204,8 @@ async def lock_held(
     connection: Connection, attempts: Sequence[AttemptId], *, skip_locked: bool
 ) -> tuple[Locked, Holdings]:
     """Lock what these attempts hold."""
-    rows = await connection.fetch(LOCK_HELD_SKIPPING if skip_locked else LOCK_HELD_WAITING, attempts)
-    locked = Locked(rows)
+    answer = await connection.fetch(LOCK_HELD_SKIPPING if skip_locked else LOCK_HELD_WAITING, attempts)
+    locked = Locked(answer)
     lanes = {lane.attempt: lane for lane in locked.lanes if lane.attempt is not None}
-    seen = frozenset(rows[0]["seen"] or ())
+    seen = frozenset(answer[0]["seen"] or ())
     return locked, Holdings(lanes=lanes, skipped=seen - lanes.keys())

@@ -66,6 +66,20 @@ def statement(parts: Sequence[str]) -> str:
     return "SELECT " + ", ".join(texts)
 
 
+async def completed(connection: Connection, need: Need, have: Side) -> Side:
+    """Answer a need of which some rows are there already; asks nothing if all are."""
+    need.conversations -= have.conversations.keys()
+    need.dispatches -= have.dispatches.keys()
+    need.positions -= have.positions.keys()
+    if not need:
+        return have
+    side = await side_rows(connection, need)
+    side.conversations.update(have.conversations)
+    side.dispatches.update(have.dispatches)
+    side.positions.update(have.positions)
+    return side
+
+
 async def side_rows(connection: Connection, need: Need) -> Side:
     """Answer a need."""
     parts = tuple(part for part in PARTS if getattr(need, part))

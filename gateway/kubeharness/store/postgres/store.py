@@ -27,7 +27,8 @@ class PostgresStore(TransactionalStore):
         super().__init__(backend)
         self._database = database
         self._renewals = database.line("renew")
-        self._batcher = Batcher(backend.transaction, super().execute) if batched else None
+        guarded = None if database.pooled else backend.guarded  # a pooler's next server may be another
+        self._batcher = Batcher(backend.transaction, super().execute, guarded) if batched else None
 
     @classmethod
     @asynccontextmanager
