@@ -149,7 +149,7 @@ async def commits_of_a_lifecycle(server: PostgresServer, url: str, lifecycles: i
     """T4: the commits that one more lifecycle costs, unbatched, by pg_stat_database.
 
     The difference of a long and a short run, so that connecting and preparing cancel out; what an idle database
-    commits in the same time (autovacuum) is taken off.
+    commits in the same time (autovacuum) is taken off, and what is left of that is rounded away.
     """
     async with PostgresStore.open(url, batched=False) as store:
         await publish(store, AGENT)
@@ -160,7 +160,7 @@ async def commits_of_a_lifecycle(server: PostgresServer, url: str, lifecycles: i
     idle_from = committed(server, url)
     await asyncio.sleep(seconds)
     idle = committed(server, url) - idle_from
-    return (long - short - idle) / lifecycles
+    return round((long - short - idle) / lifecycles, 1)
 
 
 async def _commits(server: PostgresServer, url: str, run: str, lifecycles: int) -> int:
