@@ -40,7 +40,7 @@ async def insist(verb: Callable[[], Awaitable[T]]) -> T:
 
 async def test_cut_connections_write_nothing_twice(world: World, stores: OpenStore, database: Connection) -> None:
     """Commits whose answer is lost are repeated by number, dispatches by key (I2, I5)."""
-    writers, writes = 6, 20
+    writers, writes = 6, 40
     for n in range(writers):
         await world.admit("first", key=world.key(instance=f"i-{n}"))
     runs = await world.claims(writers)
