@@ -59,18 +59,16 @@ def _commits(server: PostgresServer, lifecycles: int) -> float:
 
 
 def _depths(server: PostgresServer, *, deep: int, samples: int) -> list[Depth]:
-    """Shallow, deep, shallow again: the pair is around the subject, as with the floors."""
-    found = []
-    for queued in (1_000, deep, 1_000):
-        with fresh_database(server) as url:
-            found.append(run(claims_at(url, queued, samples)))
-        _tell(f"claim at {queued:.0e} queued: p50 {found[-1].claim_p50_ms:.2f} ms")
+    with fresh_database(server) as shallow_url, fresh_database(server) as deep_url:
+        found = run(claims_at({1_000: shallow_url, deep: deep_url}, samples))
+    for depth in found:
+        _tell(f"claim at {depth.queued:.0e} queued: p50 {depth.p50_ms:.2f} ms, loaded in {depth.load_seconds:.0f} s")
     return found
 
 
 def _report(out: Path, rounds: Sequence[Round], commits: float, depths: Sequence[Depth]) -> int:
-    shallow = statistics.mean([depths[0].claim_p50_ms, depths[2].claim_p50_ms])
-    once = {"T4": commits, "T8": depths[1].claim_p50_ms / shallow}
+    shallow, deep = depths
+    once = {"T4": commits, "T8": deep.p50_ms / shallow.p50_ms}
     found = figures([one.ratios() for one in rounds], once)
     void = [f"round {n} is void: {why}" for n, one in enumerate(rounds, 1) for why in one.void]
     noise = [
@@ -80,8 +78,8 @@ def _report(out: Path, rounds: Sequence[Round], commits: float, depths: Sequence
     ]
     gates = failed_gates(found)
     notes = [*void, *noise, *(f"{name} misses its must" for name in gates)]
-    if depths[1].queued < 1_000_000:
-        notes.append(f"T8 was measured at {depths[1].queued} queued, not at a million")
+    if deep.queued < 1_000_000:
+        notes.append(f"T8 was measured at {deep.queued} queued, not at a million")
     print_table(found, _floors(rounds, depths), notes)
     write_json(
         out,
@@ -114,8 +112,7 @@ def _floors(rounds: Sequence[Round], depths: Sequence[Depth]) -> dict[str, Seque
         "T5 ms": [statistics.median(one.idle.accepted_ms) for one in rounds],
         "T6 ms": [statistics.median(one.idle.first_ms) for one in rounds],
         "T7 ms": [statistics.median(one.idle.settled_ms) for one in rounds],
-        "T8 claim ms, 1e3 queued": [depths[0].claim_p50_ms, depths[2].claim_p50_ms],
-        f"T8 claim ms, {depths[1].queued:.0e} queued": [depths[1].claim_p50_ms],
+        **{f"T8 claim ms, {depth.queued:.0e} queued": [depth.p50_ms] for depth in depths},
         "idle: transactions a run": [one.idle.all_transactions for one in rounds],
         "idle: of them with an id": [one.idle.writing_transactions for one in rounds],
         "foreign CPU": [one.foreign for one in rounds],

@@ -3,17 +3,19 @@
 import asyncio
 import statistics
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import asyncpg
 
-from benchmarks.lifecycle import AGENT, INCARNATION, LEASE_MS, admission, claim, settle_of
+from benchmarks.lifecycle import AGENT, CLAIM_AT_ONCE, INCARNATION, LEASE_MS, admission, claim, settle_of
 from kubeharness.engine.patience import only
 from kubeharness.store.postgres.store import PostgresStore
 from support.playing import publish
 
 QUEUED_A_LANE = 10
 ADMIT_AT_ONCE = 32
+UNCOUNTED = 20
 
 # A lane's id, conversation and submissions, as if they had been admitted and their heads claimed by others.
 BULK = """
@@ -43,36 +45,45 @@ class Depth:
 
     queued: int
     load_seconds: float
-    claim_p50_ms: float
-    claim_p99_ms: float
+    claim_ms: list[float]
+
+    @property
+    def p50_ms(self) -> float:
+        """The median."""
+        return statistics.median(self.claim_ms)
 
 
-async def claims_at(url: str, queued: int, samples: int) -> Depth:
-    """Fill a database to this depth, then claim and settle the one free head, again and again; time the claims."""
-    async with PostgresStore.open(url) as store:
-        await publish(store, AGENT)
-        started = time.monotonic()
-        await _fill(url, queued)
-        load_seconds = time.monotonic() - started
-        for first in range(0, samples + 50, ADMIT_AT_ONCE):
-            for answer in await store.admit([admission("free", first + i) for i in range(ADMIT_AT_ONCE)]):
-                only([answer])
-        times: list[float] = []
-        for n in range(samples + 20):
-            began = time.perf_counter()
-            (claimed,) = await claim(store, 32)
-            spent = time.perf_counter() - began
-            if n >= 20:
-                times.append(spent * 1000)
-            only(await store.settle([settle_of(claimed, number=1)]))
-            await asyncio.sleep(0.002)
-    times.sort()
-    return Depth(
-        queued=queued,
-        load_seconds=load_seconds,
-        claim_p50_ms=statistics.median(times),
-        claim_p99_ms=times[int(len(times) * 0.99)],
-    )
+async def claims_at(urls: dict[int, str], samples: int) -> list[Depth]:
+    """Fill each database to its depth, then claim and settle the one free head of each in turn; time the claims.
+
+    In turn, so that what the machine does meanwhile meets all depths alike.
+    """
+    async with AsyncExitStack() as stores:
+        depths: list[tuple[PostgresStore, Depth]] = []
+        for queued, url in urls.items():
+            store = await stores.enter_async_context(PostgresStore.open(url))
+            await publish(store, AGENT)
+            began = time.monotonic()
+            await _fill(url, queued)
+            depths.append((store, Depth(queued=queued, load_seconds=time.monotonic() - began, claim_ms=[])))
+            for first in range(0, samples + UNCOUNTED, ADMIT_AT_ONCE):
+                for answer in await store.admit([admission("free", first + i) for i in range(ADMIT_AT_ONCE)]):
+                    only([answer])
+        for n in range(samples + UNCOUNTED):
+            for store, depth in depths:
+                took = await _one(store)
+                if n >= UNCOUNTED:
+                    depth.claim_ms.append(took)
+    return [depth for _, depth in depths]
+
+
+async def _one(store: PostgresStore) -> float:
+    began = time.perf_counter()
+    (claimed,) = await claim(store, CLAIM_AT_ONCE)
+    took = (time.perf_counter() - began) * 1000
+    only(await store.settle([settle_of(claimed, number=1)]))
+    await asyncio.sleep(0.002)
+    return took
 
 
 async def _fill(url: str, queued: int) -> None:
