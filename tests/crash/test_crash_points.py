@@ -194,12 +194,13 @@ def test_killed_after_completed_the_message_that_came_first_is_answered(here: Si
     here.mock.answer(
         [
             {"match": {"userMessage": "late word"}, "response": {"content": "Heard."}},
-            answers("talk", "A first answer that takes its time to be said.", latency=120, chunkSize=5),
+            answers("talk", "A first answer that takes its time to be said.", latency=250, chunkSize=5),
         ]
     )
     here.gateway()
     doomed = here.worker(CRASH_POINT=CrashPoint.AFTER_COMPLETED.value)
     submission = here.post("talk")
+    _begun(here)  # a word that came before the request would be in it
     _steer(here, "late word")
 
     assert doomed.exit_status() == -9
@@ -225,6 +226,14 @@ def test_an_unknown_commit_is_repeated_and_written_once(here: Site) -> None:
     check(here, submission, records)
     assert settled["payload"]["status"] == "succeeded"
     assert settled["payload"]["attempts"] == 1
+
+
+def _begun(here: Site) -> None:
+    """Wait until the model has begun to answer."""
+    end = time.monotonic() + 20
+    while not of_kind(here.records(), "assistant_message_started"):
+        assert time.monotonic() < end, "the model never began"
+        time.sleep(0.05)
 
 
 def _steer(here: Site, body: str) -> None:
