@@ -45,7 +45,7 @@ cases: setup ## field case -> test -> result: make cases ISSUE=3
 fresh: ## the README's two commands in a clone with empty HOME and caches
 	@tests/fresh.sh
 
-crds: runtime ## generate crds/ from the models
+crds: runtime ## generate crds/ and the chart kubeharness-crds from the models
 	@$(BIN)/python -m kubeharness.kinds.crdgen
 
 lock: ## compile the locks anew: make lock ARGS=--upgrade

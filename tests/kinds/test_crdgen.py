@@ -136,26 +136,30 @@ def test_the_root_keeps_metadata_bare() -> None:
 
 
 def test_committed_crds_are_what_the_models_say() -> None:
-    assert crdgen.main(["--check", "--out", str(ROOT / "crds")]) == 0
+    chart = ROOT / "charts" / "kubeharness-crds" / "templates"
+
+    assert crdgen.main(["--check", "--out", str(ROOT / "crds"), "--chart", str(chart)]) == 0
 
 
+@pytest.mark.parametrize("drifted", ["crds", "chart"])
 def test_a_drift_a_stranger_and_a_missing_file_are_said_and_mended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], drifted: str
 ) -> None:
-    assert crdgen.main(["--out", str(tmp_path)]) == 0
-    (tmp_path / "agents.kubeharness.dev.yaml").write_text("edited")
-    (tmp_path / "toolservers.kubeharness.dev.yaml").unlink()
-    (tmp_path / "strangers.kubeharness.dev.yaml").write_text("")
+    folders = ["--out", str(tmp_path / "crds"), "--chart", str(tmp_path / "chart")]
+    assert crdgen.main(folders) == 0
+    (tmp_path / drifted / "agents.kubeharness.dev.yaml").write_text("edited")
+    (tmp_path / drifted / "toolservers.kubeharness.dev.yaml").unlink()
+    (tmp_path / drifted / "strangers.kubeharness.dev.yaml").write_text("")
 
-    assert crdgen.main(["--check", "--out", str(tmp_path)]) == 1
+    assert crdgen.main(["--check", *folders]) == 1
     said = capsys.readouterr().err
     assert [line.split(" ")[0].split("/")[-1].split(".")[0] for line in said.splitlines()] == [
         "agents",
         "strangers",
         "toolservers",
     ]
-    assert crdgen.main(["--out", str(tmp_path)]) == 0
-    assert crdgen.main(["--check", "--out", str(tmp_path)]) == 0
+    assert crdgen.main(folders) == 0
+    assert crdgen.main(["--check", *folders]) == 0
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "crds").glob("*.yaml")), ids=lambda path: path.name)
