@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from kubeharness.api.auth import BadTokensFile, Tokens, parse_tokens
+from kubeharness.api.auth import SERVED
 from kubeharness.api.problems import Unauthorized
 from kubeharness.api.settings import ApiSettings
+from kubeharness.api.tokens import BadTokensFile, Tokens, parse_tokens
 from kubeharness.engine.ports import Store
 from kubeharness.store.wakers import LocalWaker
 from support.gateways import Served, frames, gateway
@@ -132,22 +133,69 @@ async def test_a_missing_right_is_a_403_that_names_it(guarded: Served) -> None:
     assert allowed.status_code == 202
 
 
+async def rights(tokens: Tokens, token: bytes, namespace: str) -> set[str]:
+    principal = await tokens.identify({b"authorization": b"bearer " + token})
+    return {right for right in SERVED if await principal.access.allows(right, namespace, "demo")}
+
+
 async def test_tokens_are_read_again_when_the_file_changes(tokens_file: Path) -> None:
     now = [0.0]
     tokens = Tokens(tokens_file, monotonic=lambda: now[0])
-    assert (await tokens.identify({b"authorization": b"Bearer a"})).name == "name of a"
+    assert await rights(tokens, b"a", "team-a") == set(SERVED)
+    assert await rights(tokens, b"a", "x") == set()
 
     fresh = tokens_file.with_name("fresh")
     fresh.write_text(json.dumps([entry("c", namespaces=["x"], rights=["read"])]))
     os.replace(fresh, tokens_file)
     now[0] += 2
-    assert (await tokens.identify({b"authorization": b"bearer c"})).namespaces == frozenset({"x"})
+    assert await rights(tokens, b"c", "x") == {"read"}
     with pytest.raises(Unauthorized):
         await tokens.identify({b"authorization": b"Bearer a"})
 
     tokens_file.write_text("nonsense")
     now[0] += 2
-    assert (await tokens.identify({b"authorization": b"Bearer c"})).rights == frozenset({"read"})
+    assert await rights(tokens, b"c", "x") == {"read"}
+    tokens_file.unlink()
+    now[0] += 2
+    assert await rights(tokens, b"c", "x") == {"read"}
+    assert tokens.unready() is None
+
+
+async def test_without_a_tokens_file_the_gateway_is_unready_and_says_why_until_it_is_there(
+    store: Store, waker: LocalWaker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "later" / "tokens.json"
+    now = [0.0]
+    await publish(store, "demo")
+    async with (
+        gateway(store, waker, auth=Tokens(path, monotonic=lambda: now[0])) as served,
+        served.client(headers=bearer("late")) as late,
+        served.client() as nobody,
+    ):
+
+        async def look() -> tuple[int, str]:
+            now[0] += 2
+            answer = await nobody.get("/readyz")
+            return answer.status_code, answer.json().get("error", "")
+
+        status, why = await look()
+        assert (status, "KUBEHARNESS_TOKENS_FILE" in why, "No such file" in why) == (503, True, True)
+        assert str(tmp_path) not in why
+        assert (await nobody.get("/healthz")).status_code == 200
+        assert (await nobody.get("/agents/demo/s1")).status_code == 401
+        early = await late.get("/agents/demo/s1/records")
+        assert (early.status_code, early.headers["retry-after"]) == (503, "1")
+
+        path.parent.mkdir()
+        path.write_text("half a fi")
+        status, why = await look()
+        assert (status, "not JSON" in why) == (503, True)
+        await look()
+        assert sum("cannot be used" in record.message for record in caplog.records) == 2  # said once a reason
+
+        path.write_text(json.dumps([entry("late", namespaces=["default"], rights=["read"])]))
+        assert await look() == (200, "")
+        assert (await late.get("/agents/demo/s1/records")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -168,12 +216,14 @@ def test_a_tokens_file_is_read_strictly(content: str) -> None:
         parse_tokens(content.encode())
 
 
-def test_a_key_grants_only_what_it_says() -> None:
+async def test_a_key_grants_only_what_it_says() -> None:
     bare = {"name": "x", "sha256": "0" * 64}
-    ((_, principal),) = parse_tokens(json.dumps([bare]).encode())
+    placed = {**bare, "namespaces": ["default"]}
+    found = [principal for _, principal in parse_tokens(json.dumps([bare, placed]).encode())]
 
-    assert not principal.may_enter("default")
-    assert principal.rights == frozenset()
+    for principal in found:
+        assert not any([await principal.access.allows(right, "default", "demo") for right in SERVED])
+        assert not await principal.access.knows("default", "demo")
 
 
 async def origin_status(client: httpx2.AsyncClient, origin: str, **headers: str) -> int:

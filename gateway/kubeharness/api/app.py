@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from kubeharness.api import documentation
 from kubeharness.api.asgi import ClientGone, Receive, Scope, Send, answer_problem
-from kubeharness.api.auth import Auth, Principal
+from kubeharness.api.auth import Auth, Grants, Principal
 from kubeharness.api.call import Call, headers_of
 from kubeharness.api.paths import Path, parse_path
 from kubeharness.api.problems import MethodNotAllowed, problem
@@ -18,18 +18,21 @@ from kubeharness.api.routes import control, health
 from kubeharness.api.routes.dispatch import dispatch
 from kubeharness.api.routes.stream import Places, show
 from kubeharness.api.settings import ApiSettings
-from kubeharness.core.errors import InvalidRequest, KubeharnessError, NotFound
+from kubeharness.core.errors import InvalidRequest, KubeharnessError, NotFound, Unavailable
 from kubeharness.engine.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
 WITHOUT_TOKEN = frozenset({"/healthz", "/readyz"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-NOBODY = Principal(name="", namespaces=frozenset(), rights=frozenset(), by_token=False)
+NOBODY = Principal(name="", access=Grants(namespaces=frozenset(), rights=frozenset()), by_token=False)
 
 
 class Gateway(FastAPI):
-    """The API over one runtime. Every request passes the gate: path, sender, namespace, origin, in this order."""
+    """The API over one runtime. Every request passes the gate: path, sender, origin, in this order.
+
+    Rights are asked for by the routes: what they need to reach the runtime is not to be had without (`Call.require`).
+    """
 
     def __init__(self, runtime: Runtime, auth: Auth, settings: ApiSettings) -> None:
         settings = replace(settings, root_path=settings.root_path.rstrip("/"))
@@ -110,11 +113,15 @@ class Gateway(FastAPI):
         if refused is not None:
             raise refused
         call = Call(self.runtime, self.settings, path, principal, headers, scope, receive)
-        if not open_to_all:
-            call.enter()
-            if scope["method"] not in SAFE:
-                call.check_origin()
+        if not open_to_all and scope["method"] not in SAFE:
+            call.check_origin()
         return call
+
+    async def ready(self) -> None:
+        """Raises Unavailable, with the reason, while this gateway should get no traffic."""
+        if (why := self.auth.unready()) is not None:
+            raise Unavailable(why)
+        await self.runtime.ready()
 
     def openapi(self) -> dict[str, Any]:
         """The description of all routes, those that are served by hand included."""

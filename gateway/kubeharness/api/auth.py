@@ -1,154 +1,182 @@
-"""Who calls: asked before any route, answered with a principal and what it may do.
+"""Who calls: asked before any route, answered with a principal that can be asked what it may do with an agent.
 
-`Auth` is fitted by shape: static tokens and `none` here, other modes elsewhere. A namespace that a principal may not
-enter looks like one where nothing is.
+Modes fit `Auth` by shape: `none` and `kubernetes` stand here, `token` in `tokens.py`; `AnyOf` combines them. What a
+caller may do nothing with looks exactly like what is not there.
 """
 
-import hashlib
-import hmac
-import json
-import logging
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 from kubeharness.api.problems import Forbidden, Unauthorized
+from kubeharness.core.errors import NotFound, Unavailable
+from kubeharness.core.principal import Identity, Right
 
-log = logging.getLogger(__name__)
+SERVED: tuple[Right, ...] = ("read", "dispatch", "steer", "cancel")
+"""The rights that a route of this release asks for."""
+MAX_TOKEN_BYTES = 16 * 1024
+"""A longer one is nobody's, and not worth a question to anybody."""
 
-Right = Literal["dispatch", "read", "steer", "cancel", "approve"]
-RIGHTS: frozenset[str] = frozenset({"dispatch", "read", "steer", "cancel", "approve"})
-EVERYTHING = "*"
-LOOK_SECONDS = 1.0
-"""How often the tokens file is looked at for a change."""
+
+class Access(Protocol):
+    """What one caller may do."""
+
+    async def allows(self, right: Right, namespace: str, agent: str) -> bool:
+        """Whether it may do this with that agent, which need not exist. Raises Unavailable if nobody can say."""
+        ...
+
+    async def knows(self, namespace: str, agent: str) -> bool:
+        """Whether it may do anything with it, so that the agent need not be hidden. Raises Unavailable."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """Where to ask for a right that is missing."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who calls, with which rights; None means all."""
+    """Who calls."""
 
     name: str
-    namespaces: frozenset[str] | None
-    rights: frozenset[str] | None
+    access: Access
     by_token: bool = True
     """It showed a credential that no page of a browser has by itself."""
 
-    def may_enter(self, namespace: str) -> bool:
-        """Whether anything in this namespace exists for it."""
-        return self.namespaces is None or namespace in self.namespaces
+    async def require(self, right: Right, namespace: str, agent: str, *, missing: NotFound) -> None:
+        """Raise Forbidden without the right, and `missing` where the caller has no right at all (C52)."""
+        if await self.access.allows(right, namespace, agent):
+            return
+        if not await self.access.knows(namespace, agent):
+            raise missing
+        raise Forbidden(f"{self.name!r} lacks the right {right!r} on agent {agent!r}; {self.access.remedy}")
 
-    def require(self, right: Right) -> None:
-        """Raise Forbidden without the right."""
-        if self.rights is not None and right not in self.rights:
-            raise Forbidden(f"{self.name!r} lacks the right {right!r}; ask whoever gives out the tokens for it")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grants:
+    """Rights that are known beforehand, the same for every agent of some namespaces; None means all."""
+
+    namespaces: frozenset[str] | None
+    rights: frozenset[str] | None
+    remedy: str = "ask whoever gives out the tokens for it"
+
+    async def allows(self, right: Right, namespace: str, agent: str) -> bool:
+        """Whether both the namespace and the right are granted."""
+        return self._enters(namespace) and (self.rights is None or right in self.rights)
+
+    async def knows(self, namespace: str, agent: str) -> bool:
+        """Whether any right is granted in the namespace."""
+        return self._enters(namespace) and self.rights != frozenset()
+
+    def _enters(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
 
 
 class Auth(Protocol):
     """Finds out who sent a request."""
 
     async def identify(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """Raise Unauthorized if nobody that we know."""
+        """Raise Unauthorized if it is nobody that we know, Unavailable if that cannot be found out now."""
         ...
+
+    def unready(self) -> str | None:
+        """Why nobody can be let in yet; None as soon as somebody can."""
+        ...
+
+
+def bearer(headers: Mapping[bytes, bytes]) -> bytes:
+    """The token of a request. Raises Unauthorized if there is none, or one that no mode could know."""
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token or len(token) > MAX_TOKEN_BYTES:
+        raise Unauthorized
+    return token
 
 
 class Open:
     """Mode `none`: everyone is the same principal. For loopback, or behind something that asks."""
 
     def __init__(self) -> None:
-        self._everyone = Principal(name="anonymous", namespaces=None, rights=None, by_token=False)
+        self._everyone = Principal(name="anonymous", access=Grants(namespaces=None, rights=None), by_token=False)
 
     async def identify(self, headers: Mapping[bytes, bytes]) -> Principal:
         """Everyone may do everything."""
         return self._everyone
 
+    def unready(self) -> str | None:
+        """Nothing is waited for."""
+        return None
 
-class BadTokensFile(ValueError):
-    """The tokens file is not what it should be; the text says where."""
+
+class AccessReview(Protocol):
+    """The Kubernetes API server's two answers; `kube/review.py` fits it by shape. Both raise Unavailable."""
+
+    async def identify(self, token: str) -> Identity | None:
+        """Whose token it is; None if it is nobody's."""
+        ...
+
+    async def allows(self, who: Identity, verb: str, namespace: str, agent: str) -> bool:
+        """Whether its authorizers allow this verb on that agent."""
+        ...
 
 
-class Tokens:
-    """Mode `token`: static keys from a file that holds their digests, read again when it changes.
+class Reviewed:
+    """Mode `kubernetes`: the API server says whose token it is, and RBAC what its bearer may do."""
 
-    A file that becomes unreadable or wrong changes nothing: the last good keys stay in force, and it is logged.
-    """
-
-    def __init__(self, path: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._path = path
-        self._monotonic = monotonic
-        self._looked_at = monotonic()
-        self._stamp = self._stat()
-        self._keys = parse_tokens(path.read_bytes())
+    def __init__(self, review: AccessReview) -> None:
+        self._review = review
 
     async def identify(self, headers: Mapping[bytes, bytes]) -> Principal:
-        """The principal of a bearer token. Each key is compared, in constant time."""
-        self._look()
-        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-        digest = hashlib.sha256(token.strip()).hexdigest()
-        found: Principal | None = None
-        for known, principal in self._keys:
-            if hmac.compare_digest(known, digest):
-                found = principal
-        if found is None or scheme.lower() != b"bearer":
+        """The bearer as the API server names it: a ServiceAccount, a user."""
+        token = bearer(headers)
+        if not token.isascii():
             raise Unauthorized
-        return found
+        who = await self._review.identify(token.decode("ascii"))
+        if who is None:
+            raise Unauthorized
+        return Principal(name=who.name, access=_ReviewedAccess(self._review, who))
 
-    def _look(self) -> None:
-        now = self._monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
-        try:
-            stamp = self._stat()
-            if stamp == self._stamp:
-                return
-            self._keys = parse_tokens(self._path.read_bytes())
-            self._stamp = stamp
-        except (OSError, BadTokensFile) as error:
-            log.warning("tokens: the file cannot be read, the keys from before stay in force: %s", error)
-
-    def _stat(self) -> tuple[int, int, int]:
-        found = os.stat(self._path)
-        return found.st_mtime_ns, found.st_ino, found.st_size
+    def unready(self) -> str | None:
+        """An API server that is down stops nobody who is known by other means."""
+        return None
 
 
-def parse_tokens(raw: bytes) -> list[tuple[str, Principal]]:
-    """Digests and their principals. Raises BadTokensFile, which never quotes a digest."""
-    try:
-        entries = json.loads(raw)
-    except ValueError as error:
-        raise BadTokensFile(f"the tokens file is not JSON: {error}") from None
-    if not isinstance(entries, list):
-        raise BadTokensFile("the tokens file holds a list of {name, sha256, namespaces, rights}")
-    return [_key(index, entry) for index, entry in enumerate(entries)]
+@dataclass(frozen=True, slots=True)
+class _ReviewedAccess:
+    review: AccessReview
+    who: Identity
+    remedy: str = "ask for a role with this verb on agents.kubeharness.dev"
+
+    async def allows(self, right: Right, namespace: str, agent: str) -> bool:
+        return await self.review.allows(self.who, right, namespace, agent)
+
+    async def knows(self, namespace: str, agent: str) -> bool:
+        # The answers do not depend on whether the agent exists, nor does the time that they take.
+        for right in SERVED:
+            if await self.allows(right, namespace, agent):
+                return True
+        return False
 
 
-def _key(index: int, entry: Any) -> tuple[str, Principal]:
-    if not isinstance(entry, dict):
-        raise BadTokensFile(f"token {index}: it is not an object")
-    unknown = set(entry) - {"name", "sha256", "namespaces", "rights"}
-    if unknown:
-        raise BadTokensFile(f"token {index}: {min(unknown)!r} is not a field of it")
-    name, digest = entry.get("name"), entry.get("sha256")
-    if not isinstance(name, str) or not name:
-        raise BadTokensFile(f"token {index}: it needs a name")
-    if not isinstance(digest, str) or len(digest) != 64 or not set(digest.lower()) <= set("0123456789abcdef"):
-        raise BadTokensFile(f"token {index} ({name}): sha256 is not 64 hexadecimal digits")
-    rights = _names(index, "rights", entry.get("rights"))
-    if rights is not None and not rights <= RIGHTS:
-        raise BadTokensFile(f"token {index} ({name}): rights are {', '.join(sorted(RIGHTS))}, or ['*']")
-    return digest.lower(), Principal(
-        name=name, namespaces=_names(index, "namespaces", entry.get("namespaces")), rights=rights
-    )
+class AnyOf:
+    """Modes combined: the first that knows the caller says who it is. Ask the cheap one first."""
 
+    def __init__(self, modes: Sequence[Auth]) -> None:
+        self._modes = modes
 
-def _names(index: int, field: str, value: Any) -> frozenset[str] | None:
-    """A set of names, None for `["*"]`. What is left out is nothing: a key grants only what it says."""
-    if value is None:
-        return frozenset()
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise BadTokensFile(f"token {index}: {field} is a list of names, or ['*']")
-    names: Sequence[str] = value
-    return None if EVERYTHING in names else frozenset(names)
+    async def identify(self, headers: Mapping[bytes, bytes]) -> Principal:
+        """Unauthorized needs the word of all: while one cannot say, an unknown caller may still be somebody."""
+        refusal: Unauthorized | Unavailable = Unauthorized()
+        for mode in self._modes:
+            try:
+                return await mode.identify(headers)
+            except Unauthorized:
+                continue
+            except Unavailable as error:
+                refusal = error
+        raise refusal
+
+    def unready(self) -> str | None:
+        """Ready only when all are: a mode that was asked for and does not work is no working installation."""
+        return next((why for mode in self._modes if (why := mode.unready()) is not None), None)

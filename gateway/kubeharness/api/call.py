@@ -13,11 +13,14 @@ from kubeharness.api.problems import Forbidden
 from kubeharness.api.settings import ApiSettings
 from kubeharness.api.wire import Body, parse
 from kubeharness.core.errors import InvalidRequest, NotFound
-from kubeharness.core.ids import DEFAULT_SESSION, DISPATCH_ID
-from kubeharness.engine.runtime import Address, Runtime
+from kubeharness.core.ids import DEFAULT_SESSION, DISPATCH_ID, SubmissionId
+from kubeharness.core.principal import Right
+from kubeharness.engine.runtime import Address, Runtime, SubmissionView
 
 B = TypeVar("B", bound=Body)
 
+NO_AGENT = ""
+"""Stands for the agent of a submission that is not there; no agent is called so."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -41,22 +44,35 @@ class Call:
     scope: Scope
     receive: Receive
     _query: dict[str, str] | None = field(default=None)
+    _granted: set[Right] = field(default_factory=set)
 
     @property
     def namespace(self) -> str:
         """The namespace that the path names, or the default one."""
         return self.path.namespace or self.settings.default_namespace
 
-    def enter(self) -> None:
-        """Raise NotFound, as for a missing thing, if the caller may not know of the namespace (C52)."""
-        if self.principal.may_enter(self.namespace):
-            return
-        if self.path.submission is not None:
-            raise NotFound(f"submission {self.path.submission!r}")
-        if self.path.agent is not None:
-            raise NotFound(f"agent {self.path.agent!r}")
-        if self.path.namespace is not None:
-            raise NotFound(f"namespace {self.path.namespace!r}")
+    async def require(self, right: Right) -> None:
+        """Let the caller do this with the agent of the path.
+
+        Raises Forbidden if it may do other things with it; NotFound, as for a missing agent, if it may do nothing
+        (C52); Unavailable if nobody can say.
+        """
+        agent = self.path.agent or NO_AGENT
+        await self.principal.require(right, self.namespace, agent, missing=NotFound(f"agent {agent!r}"))
+        self._granted.add(right)
+
+    async def submission(self, right: Right) -> SubmissionView:
+        """The submission of the path, with whose agent the caller may do this. Raises what `require` does."""
+        wanted = SubmissionId(self.path.submission or "")
+        missing = NotFound(f"submission {wanted!r}")
+        try:
+            view = await self.runtime.lookup(wanted, namespace=self.namespace)
+        except NotFound:
+            # A foreign one costs a question about its agent: what is missing shall take as long.
+            await self.principal.access.knows(self.namespace, NO_AGENT)
+            raise missing from None
+        await self.principal.require(right, self.namespace, view.key.agent, missing=missing)
+        return view
 
     def query(self, name: str) -> str | None:
         """A parameter of the query. Raises InvalidRequest if it stands there twice, or is no text."""
@@ -88,7 +104,9 @@ class Call:
         return min(value, at_most)
 
     def address(self, session: str | None = None) -> Address:
-        """The session that the path and, if none is given, `?session=` mean."""
+        """The session that the path and, if none is given, `?session=` mean. Only after `require`."""
+        if not self._granted:
+            raise RuntimeError(f"the route of {self.path.route!r} asked for no right")
         if session is None:
             session = self.query("session")
         elif self.query("session") not in (None, session):

@@ -6,10 +6,11 @@ import socket
 from collections.abc import Callable
 
 from kubeharness.api.app import create_app
-from kubeharness.api.auth import Auth, Open, Tokens
+from kubeharness.api.auth import Auth, Open
 from kubeharness.api.server import bind, serve
 from kubeharness.api.settings import ApiSettings
 from kubeharness.api.sse import frame
+from kubeharness.api.tokens import Tokens
 from kubeharness.composition import Stored, SystemClock, component_id
 from kubeharness.engine.crashpoints import UNARMED, CrashPoint, CrashPoints
 from kubeharness.engine.runtime import Runtime

@@ -139,11 +139,12 @@ class Runtime:
         """Admit durably (I1, I2). Raises what `Admissions.dispatch` says."""
         return await self._admissions.dispatch(order)
 
-    async def wait(
-        self, submission: SubmissionId, seconds: float, *, namespace: str | None = None
-    ) -> Ended | SubmissionView:
+    async def wait(self, submission: SubmissionId, seconds: float) -> Ended | SubmissionView:
         """How it ended, or how it stands when the time is over. Raises NotFound, Unavailable."""
-        view = await self._view(submission) if namespace is None else await self.lookup(submission, namespace=namespace)
+        return await self.wait_for(await self._view(submission), seconds)
+
+    async def wait_for(self, view: SubmissionView, seconds: float) -> Ended | SubmissionView:
+        """The same for one that was looked up."""
         if seconds > 0:
             view = await self._transcripts.wait_settled(view, seconds)
         return await self._ended(view) or view
@@ -229,11 +230,9 @@ class Runtime:
             raise _missing(submission)
         return await self._cancelling.submission(view, reason=reason)
 
-    async def cancel_submission(
-        self, submission: SubmissionId, *, namespace: str, reason: str | None = None
-    ) -> Cancelled:
-        """The same by the submission alone. Raises NotFound, AlreadySettled, Unavailable."""
-        return await self._cancelling.submission(await self.lookup(submission, namespace=namespace), reason=reason)
+    async def cancel_submission(self, view: SubmissionView, *, reason: str | None = None) -> Cancelled:
+        """The same for one that was looked up. Raises AlreadySettled, Unavailable."""
+        return await self._cancelling.submission(view, reason=reason)
 
     async def _view(self, submission: SubmissionId) -> SubmissionView:
         view = await self._transcripts.lookup(submission)

@@ -79,7 +79,7 @@ def _json(value: Json, status: int = 200) -> Response:
 )
 async def steer(call: Called, agent: AgentName, id: InstanceId) -> Response:
     """200 once the message is durable; 409 if the session has no run in flight. Takes an Idempotency-Key."""
-    call.principal.require("steer")
+    await call.require("steer")
     body = await call.body(MessageBody)
     message = await call.runtime.steer(
         call.address(body.session), body=body.body, key=call.key(), principal=call.principal.name
@@ -95,7 +95,7 @@ async def steer(call: Called, agent: AgentName, id: InstanceId) -> Response:
 )
 async def follow_up(call: Called, agent: AgentName, id: InstanceId) -> Response:
     """Like steer, in the same submission but after the exchange at hand."""
-    call.principal.require("steer")
+    await call.require("steer")
     body = await call.body(MessageBody)
     message = await call.runtime.follow_up(
         call.address(body.session), body=body.body, key=call.key(), principal=call.principal.name
@@ -112,7 +112,7 @@ async def follow_up(call: Called, agent: AgentName, id: InstanceId) -> Response:
 )
 async def cancel(call: Called, agent: AgentName, id: InstanceId) -> Response:
     """What is queued or delayed settles at once, what runs at its next seam."""
-    call.principal.require("cancel")
+    await call.require("cancel")
     body = await call.body(CancelBody, optional=True)
     done = await call.runtime.cancel(
         call.address(body.session),
@@ -131,9 +131,9 @@ async def cancel(call: Called, agent: AgentName, id: InstanceId) -> Response:
 )
 async def cancel_submission(call: Called, submission: Submission) -> Response:
     """The same by the submission's id alone."""
-    call.principal.require("cancel")
+    view = await call.submission("cancel")
     body = await call.body(CancelSubmissionBody, optional=True)
-    done = await call.runtime.cancel_submission(SubmissionId(submission), namespace=call.namespace, reason=body.reason)
+    done = await call.runtime.cancel_submission(view, reason=body.reason)
     return _json(cancelled_json(done), 202)
 
 
@@ -145,7 +145,7 @@ async def cancel_submission(call: Called, submission: Submission) -> Response:
 )
 async def records(call: Called, agent: AgentName, id: InstanceId) -> Response:
     """Records in order, byte for byte what the stream sends as data."""
-    call.principal.require("read")
+    await call.require("read")
     page = await call.runtime.records(call.address(), after=offset_of(call), limit=_limit(call))
     next_ = None
     if page.records and page.records[-1].seq < page.last_seq:
@@ -172,7 +172,7 @@ def _limit(call: Call) -> int:
 )
 async def messages(call: Called, agent: AgentName, id: InstanceId) -> Response:
     """What was said, what is open, and where to tail from."""
-    call.principal.require("read")
+    await call.require("read")
     return _json(snapshot_json(await call.runtime.snapshot(call.address())))
 
 
@@ -187,11 +187,10 @@ async def messages(call: Called, agent: AgentName, id: InstanceId) -> Response:
 )
 async def submission(call: Called, submission: Submission) -> Response:
     """State, attempts, and once it is settled its outcome and usage."""
-    call.principal.require("read")
+    view = await call.submission("read")
     waits = call.flag("wait")
     seconds = call.seconds("timeout", at_most=call.settings.wait_seconds) if waits else 0.0
-    waiting = call.runtime.wait(SubmissionId(submission), seconds, namespace=call.namespace)
-    found = await while_connected(call.receive, waiting)
+    found = await while_connected(call.receive, call.runtime.wait_for(view, seconds))
     if isinstance(found, Ended):
         return _json(submission_json(found.view, found.settled))
     return _json(submission_json(found))

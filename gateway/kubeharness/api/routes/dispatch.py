@@ -13,11 +13,11 @@ TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z"
 
 async def dispatch(call: Call, send: Send) -> None:
     """202 with the receipt; with `?wait=true` 200 with the outcome, or 202 when the time is over."""
-    call.principal.require("dispatch")
+    await call.require("dispatch")
     waits = call.flag("wait")
     seconds = call.seconds("timeout", at_most=call.settings.wait_seconds)
     if waits:
-        call.principal.require("read")
+        await call.require("read")
     body = await call.body(DispatchBody)
     address = call.address(body.session)
     receipt = await call.runtime.dispatch(

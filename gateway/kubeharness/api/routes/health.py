@@ -1,9 +1,7 @@
 """Liveness and readiness: without a token, and liveness without the database."""
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Request, Response
 
-from kubeharness.api.call import Call
-from kubeharness.api.routes.control import called
 from kubeharness.api.wire import StatusAnswer
 from kubeharness.core.codec import dumps
 
@@ -17,7 +15,7 @@ async def healthz() -> Response:
 
 
 @router.get("/readyz", summary="Ready for traffic", response_model=StatusAnswer)
-async def readyz(call: Call = Depends(called)) -> Response:
-    """200 if the database answers and the agents found at start are loaded; else 503 that says why."""
-    await call.runtime.ready()
+async def readyz(request: Request) -> Response:
+    """200 if the database answers, the agents found at start are loaded and callers can be known; else 503: why."""
+    await request.app.ready()
     return Response(dumps({"status": "ready"}), media_type="application/json")

@@ -61,7 +61,7 @@ class Places:
 
 async def show(call: Call, send: Send, places: Places) -> None:
     """The session, in the form that the caller accepts."""
-    call.principal.require("read")
+    await call.require("read")
     if wants_json(call.headers.get(b"accept", b"")):
         snapshot = await call.runtime.snapshot(call.address())
         await answer(send, 200, dumps(snapshot_json(snapshot)), [(b"cache-control", b"no-store")])
