@@ -28,6 +28,7 @@ class Settings(BaseSettings):
     installation_id: str = Field("publish", min_length=1, description="A database belongs to one installation")
     default_namespace: str = Field(DEFAULT_NAMESPACE, description="What the bare paths mean")
     auth: Annotated[tuple[AuthMode, ...], NoDecode] = Field(("token",), description="Comma list of token, or none")
+    auth_insecure: bool = Field(False, description="AUTH=none may listen beyond loopback: whoever comes may do all")
     tokens_file: Path | None = Field(None, description="JSON list of name, sha256, namespaces, rights")
     secrets: str | None = Field(None, description="kubernetes (default in a cluster), env (default else), or dir:PATH")
     lease_seconds: float = Field(30, gt=0, description="Renewal at a third")
