@@ -1,11 +1,28 @@
 #!/usr/bin/env bash
 # The Debian packages that the tests need, and how they get here. Asks apt only for what is missing.
+#
+#   tests/apt-packages.sh           for `make test`
+#   tests/apt-packages.sh cluster   also for the image and the node tier: `make image`, `make cluster-up`
 set -euo pipefail
 
 packages=(
   etcd-server    # tests/cluster: the API server's store
   postgresql-15  # conformance on the oldest Postgres we promise
 )
+case "${1:-}" in
+  "") ;;
+  cluster)
+    packages+=(
+      buildah mmdebstrap  # the image and its base, where no Docker engine answers
+      runc                # tests/image: a container with a read-only root
+      containerd containernetworking-plugins iptables conntrack  # tests/cluster: the node
+    )
+    ;;
+  *)
+    echo "usage: $0 [cluster]" >&2
+    exit 2
+    ;;
+esac
 
 missing=()
 for package in "${packages[@]}"; do
