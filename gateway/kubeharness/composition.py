@@ -1,6 +1,7 @@
 """The only place that knows which concrete class is used: rooms built from settings, as async context managers."""
 
 import asyncio
+import ipaddress
 import os
 import secrets as randomness
 import socket
@@ -10,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kubeharness.core.ids import AttemptId
 from kubeharness.engine.checks import Checks
@@ -25,6 +27,9 @@ from kubeharness.secrets.directory import DirectorySecrets
 from kubeharness.secrets.env import EnvSecrets
 from kubeharness.settings import Settings
 from kubeharness.worker.process import Worker
+
+if TYPE_CHECKING:
+    from kubeharness.api.auth import Auth
 
 
 class SystemClock:
@@ -145,6 +150,50 @@ async def open_secrets(settings: Settings) -> AsyncIterator[SecretSource]:
             yield source
     else:
         raise ValueError("KUBEHARNESS_SECRETS: use kubernetes, env or dir:PATH")
+
+
+@asynccontextmanager
+async def open_auth(settings: Settings) -> AsyncIterator["Auth"]:
+    """Who may call, by AUTH.
+
+    Raises ValueError for a gateway that would be open without being told so, and for a mode that lacks what it needs.
+    """
+    from kubeharness.api.auth import AnyOf, Open, Reviewed
+    from kubeharness.api.tokens import Tokens
+
+    if settings.auth == ("none",):
+        if not settings.auth_insecure and not _loopback(settings.host):
+            raise ValueError(
+                f"KUBEHARNESS_AUTH=none would be open on {settings.host}; use KUBEHARNESS_AUTH=token or kubernetes, "
+                "HOST=127.0.0.1, or say KUBEHARNESS_AUTH_INSECURE=true"
+            )
+        yield Open()
+        return
+    if "none" in settings.auth:
+        raise ValueError(f"KUBEHARNESS_AUTH={','.join(settings.auth)}: use token, kubernetes or both, or none alone")
+    modes: list[Auth] = []
+    async with AsyncExitStack() as stack:
+        # In this order, whatever was said: a key of ours is known without asking anybody.
+        if "token" in settings.auth:
+            if settings.tokens_file is None:
+                raise ValueError("KUBEHARNESS_AUTH=token needs KUBEHARNESS_TOKENS_FILE (or say KUBEHARNESS_AUTH=none)")
+            modes.append(Tokens(settings.tokens_file))
+        if "kubernetes" in settings.auth:
+            from kubeharness.kube.review import KubernetesReview
+
+            try:
+                review = await stack.enter_async_context(KubernetesReview(audiences=settings.auth_audiences))
+            except ValueError as error:
+                raise ValueError(f"KUBEHARNESS_AUTH=kubernetes: {error}") from error
+            modes.append(Reviewed(review))
+        yield modes[0] if len(modes) == 1 else AnyOf(modes)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def component_id(role: str) -> str:

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from kubeharness.core.ids import DEFAULT_NAMESPACE
 
-AuthMode = Literal["token", "none"]
+AuthMode = Literal["token", "kubernetes", "none"]
 
 
 class Settings(BaseSettings):
@@ -27,7 +27,12 @@ class Settings(BaseSettings):
     root_path: str = Field("", description="Path prefix that the gateway is served under")
     installation_id: str = Field("publish", min_length=1, description="A database belongs to one installation")
     default_namespace: str = Field(DEFAULT_NAMESPACE, description="What the bare paths mean")
-    auth: Annotated[tuple[AuthMode, ...], NoDecode] = Field(("token",), description="Comma list of token, or none")
+    auth: Annotated[tuple[AuthMode, ...], NoDecode] = Field(
+        ("token",), min_length=1, description="Comma list of token and kubernetes, or none alone"
+    )
+    auth_audiences: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Comma list: whom a Kubernetes token must be meant for; none: the API server itself"
+    )
     auth_insecure: bool = Field(False, description="AUTH=none may listen beyond loopback: whoever comes may do all")
     tokens_file: Path | None = Field(None, description="JSON list of name, sha256, namespaces, rights")
     secrets: str | None = Field(None, description="kubernetes (default in a cluster), env (default else), or dir:PATH")
@@ -45,7 +50,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least that is logged")
     crash_point: str | None = Field(None, description="Tests only: where this worker kills itself")
 
-    @field_validator("auth", mode="before")
+    @field_validator("auth", "auth_audiences", mode="before")
     @classmethod
     def _comma_list(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -5,18 +5,15 @@ import logging
 import socket
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kubeharness.cli.running import run
-from kubeharness.composition import Stored, open_secrets, open_store, open_worker, sqlite_path
+from kubeharness.composition import Stored, open_auth, open_secrets, open_store, open_worker, sqlite_path
 from kubeharness.core.errors import KubeharnessError
 from kubeharness.secrets.documents import DocumentSecrets
 from kubeharness.settings import Settings
-
-if TYPE_CHECKING:
-    from kubeharness.api.auth import Auth
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +40,10 @@ def dev(
                 stack.enter_context(hold(folder))
             except KubeharnessError as error:
                 raise ValueError(str(error)) from None
-        from kubeharness.cli.serving import auth_of, listen
+        from kubeharness.cli.serving import listen
 
-        auth, listener = auth_of(settings), listen(settings)
-        run(settings, lambda stop: _dev(settings, files, stop, auth, listener))
+        listener = listen(settings)
+        run(settings, lambda stop: _dev(settings, files, stop, listener))
 
 
 def _settings() -> Settings:
@@ -65,12 +62,10 @@ def _settings() -> Settings:
     )
 
 
-async def _dev(
-    settings: Settings, files: list[Path], stop: asyncio.Event, auth: "Auth", listener: socket.socket
-) -> None:
+async def _dev(settings: Settings, files: list[Path], stop: asyncio.Event, listener: socket.socket) -> None:
     from kubeharness.cli.serving import serve_api
 
-    async with open_store(settings) as stored, open_secrets(settings) as behind:
+    async with open_auth(settings) as auth, open_store(settings) as stored, open_secrets(settings) as behind:
         secrets = DocumentSecrets(behind)
         epoch = await stored.store.epoch(settings.installation_id)
         publisher = _Publisher(stored, epoch, files, settings.default_namespace, secrets)

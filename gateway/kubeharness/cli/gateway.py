@@ -3,17 +3,16 @@
 import asyncio
 
 from kubeharness.cli.running import run
-from kubeharness.composition import open_store
+from kubeharness.composition import open_auth, open_store
 from kubeharness.settings import Settings
 
 
 def gateway() -> None:
     """Serve the API until SIGTERM. Needs DATABASE_URL, and AUTH with what it needs."""
-    from kubeharness.cli.serving import auth_of, listen, serve_api
+    from kubeharness.cli.serving import listen, serve_api
     from kubeharness.worker.health import Health
 
     settings = Settings()
-    auth = auth_of(settings)
     listener = listen(settings)
 
     async def serve(stop: asyncio.Event) -> None:
@@ -22,7 +21,7 @@ def gateway() -> None:
         async def live() -> tuple[bool, str]:
             return True, ""
 
-        async with open_store(settings) as stored:
+        async with open_auth(settings) as auth, open_store(settings) as stored:
 
             async def ready() -> tuple[bool, str]:
                 if stop.is_set():

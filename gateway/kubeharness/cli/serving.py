@@ -1,45 +1,20 @@
 """Serves the API of one process: runtime, auth, uvicorn; leaves without cutting anyone off in mid-answer."""
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Callable
 
 from kubeharness.api.app import create_app
-from kubeharness.api.auth import Auth, Open
+from kubeharness.api.auth import Auth
 from kubeharness.api.server import bind, serve
 from kubeharness.api.settings import ApiSettings
 from kubeharness.api.sse import frame
-from kubeharness.api.tokens import Tokens
 from kubeharness.composition import Stored, SystemClock, component_id
 from kubeharness.engine.crashpoints import UNARMED, CrashPoint, CrashPoints
 from kubeharness.engine.runtime import Runtime
 from kubeharness.settings import Settings
 
 LEAVE_SECONDS = 5.0
-
-
-def auth_of(settings: Settings) -> Auth:
-    """Who may call. Raises ValueError for a gateway that would be open without being told so."""
-    if settings.auth == ("none",):
-        if not settings.auth_insecure and not _loopback(settings.host):
-            raise ValueError(
-                f"KUBEHARNESS_AUTH=none would be open on {settings.host}; use KUBEHARNESS_AUTH=token, HOST=127.0.0.1, "
-                "or say KUBEHARNESS_AUTH_INSECURE=true"
-            )
-        return Open()
-    if settings.auth == ("token",):
-        if settings.tokens_file is None:
-            raise ValueError("KUBEHARNESS_AUTH=token needs KUBEHARNESS_TOKENS_FILE (or say KUBEHARNESS_AUTH=none)")
-        return Tokens(settings.tokens_file)
-    raise ValueError(f"KUBEHARNESS_AUTH={','.join(settings.auth)}: use token, or none alone")
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def listen(settings: Settings) -> socket.socket:

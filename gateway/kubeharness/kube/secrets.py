@@ -5,10 +5,10 @@ import base64
 import logging
 import time
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kubeharness.core.errors import SecretMissing, Unavailable
+from kubeharness.kube.connection import connect
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
@@ -17,7 +17,6 @@ log = logging.getLogger(__name__)
 
 CACHE_SECONDS = 15.0
 REQUEST_SECONDS = 5.0
-IN_CLUSTER_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 class KubernetesSecrets(AbstractAsyncContextManager["KubernetesSecrets"]):
@@ -29,15 +28,9 @@ class KubernetesSecrets(AbstractAsyncContextManager["KubernetesSecrets"]):
         self._cache: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
 
     async def _api(self) -> "ApiClient":
-        from kubernetes_asyncio import client, config
-
         async with self._lock:
             if self._client is None:
-                if await asyncio.to_thread(IN_CLUSTER_TOKEN.exists):
-                    config.load_incluster_config()  # type: ignore[no-untyped-call]
-                else:
-                    await config.load_kube_config()
-                self._client = client.ApiClient()
+                self._client = await connect()
             return self._client
 
     async def read(self, namespace: str, name: str, key: str, *, fresh: bool = False) -> str:
@@ -57,6 +50,7 @@ class KubernetesSecrets(AbstractAsyncContextManager["KubernetesSecrets"]):
             raise SecretMissing(namespace, name, key, "is not UTF-8 text") from error
 
     async def _get(self, namespace: str, name: str, key: str) -> dict[str, str]:
+        import aiohttp
         from kubernetes_asyncio import client
 
         try:
@@ -70,7 +64,7 @@ class KubernetesSecrets(AbstractAsyncContextManager["KubernetesSecrets"]):
             if error.status in (401, 403):
                 raise SecretMissing(namespace, name, key, f"may not be read; run: {binding(namespace)}") from error
             raise Unavailable(f"the API server answered {error.status} for Secret {namespace}/{name}") from error
-        except (OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"the API server did not answer for Secret {namespace}/{name}") from error
         return dict(found.data or {})
 

@@ -31,5 +31,6 @@ def configure(form: Literal["json", "text"], level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in ("httpx", "httpx2", "httpcore", "httpcore2", "mcp", "asyncio", "openai"):
+    # kubernetes_asyncio writes whole answers at debug level, Secrets and tokens with them (C53).
+    for chatty in ("httpx", "httpx2", "httpcore", "httpcore2", "mcp", "asyncio", "openai", "kubernetes_asyncio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
