@@ -26,6 +26,8 @@ def gateway() -> None:
             async def ready() -> tuple[bool, str]:
                 if stop.is_set():
                     return False, "leaving"
+                if (why := auth.unready()) is not None:
+                    return False, why
                 await stored.store.ready()
                 return True, ""
 
