@@ -146,7 +146,7 @@ async def open_secrets(settings: Settings) -> AsyncIterator[SecretSource]:
     elif kind == "kubernetes":
         from kubeharness.kube.secrets import KubernetesSecrets
 
-        async with KubernetesSecrets() as source:
+        async with KubernetesSecrets(settings.secrets_grant) as source:
             yield source
     else:
         raise ValueError("KUBEHARNESS_SECRETS: use kubernetes, env or dir:PATH")

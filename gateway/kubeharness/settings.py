@@ -36,6 +36,10 @@ class Settings(BaseSettings):
     auth_insecure: bool = Field(False, description="AUTH=none may listen beyond loopback: whoever comes may do all")
     tokens_file: Path | None = Field(None, description="JSON list of name, sha256, namespaces, rights")
     secrets: str | None = Field(None, description="kubernetes (default in a cluster), env (default else), or dir:PATH")
+    secrets_grant: str = Field(
+        "--clusterrole=kubeharness-worker-secrets --serviceaccount=kubeharness-system:kubeharness-worker",
+        description="How an error tells an administrator to let workers read Secrets: a rolebinding's role and account",
+    )
     lease_seconds: float = Field(30, gt=0, description="Renewal at a third")
     poll_milliseconds: int | None = Field(None, ge=10, description="Safety poll; worker 250, gateway 1000")
     sweep_milliseconds: int = Field(1000, ge=10, description="Sweep and reap")

@@ -20,9 +20,10 @@ REQUEST_SECONDS = 5.0
 
 
 class KubernetesSecrets(AbstractAsyncContextManager["KubernetesSecrets"]):
-    """A SecretSource over the API server, with a cache of 15 s."""
+    """A SecretSource over the API server, with a cache of 15 s; `grant` is what a missing right's remedy binds."""
 
-    def __init__(self) -> None:
+    def __init__(self, grant: str) -> None:
+        self._grant = grant
         self._client: ApiClient | None = None
         self._lock = asyncio.Lock()
         self._cache: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
@@ -62,20 +63,18 @@ class KubernetesSecrets(AbstractAsyncContextManager["KubernetesSecrets"]):
             if error.status == 404:
                 raise SecretMissing(namespace, name, key, "does not exist") from error
             if error.status in (401, 403):
-                raise SecretMissing(namespace, name, key, f"may not be read; run: {binding(namespace)}") from error
+                raise SecretMissing(
+                    namespace, name, key, f"may not be read; run: {self._binding(namespace)}"
+                ) from error
             raise Unavailable(f"the API server answered {error.status} for Secret {namespace}/{name}") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"the API server did not answer for Secret {namespace}/{name}") from error
         return dict(found.data or {})
 
+    def _binding(self, namespace: str) -> str:
+        """The command that lets workers read Secrets of a namespace."""
+        return f"kubectl create rolebinding kubeharness-worker-secrets -n {namespace} {self._grant}"
+
     async def __aexit__(self, *_: object) -> None:
         if self._client is not None:
             await self._client.close()
-
-
-def binding(namespace: str) -> str:
-    """The command that lets workers read Secrets of a namespace."""
-    return (
-        f"kubectl create rolebinding kubeharness-worker-secrets -n {namespace} "
-        "--clusterrole=kubeharness-worker-secrets --serviceaccount=kubeharness-system:kubeharness-worker"
-    )
