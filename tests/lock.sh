@@ -10,6 +10,8 @@ compile=("$uv" pip compile --quiet --universal --python-version 3.11 --generate-
   --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" "$@")
 
 "${compile[@]}" pyproject.toml --output-file gateway/requirements.txt
+# What makes our wheel in gateway/Dockerfile.
+"${compile[@]}" --group build --output-file gateway/build-requirements.txt
 # The tests run on exactly the runtime that ships.
 "${compile[@]}" pyproject.toml --group dev --constraints gateway/requirements.txt --output-file tests/requirements.txt
 echo "uv==$("$uv" self version --short | cut -d' ' -f1)" | "${compile[@]}" - --output-file tests/uv.txt
