@@ -1,0 +1,16 @@
+{{/* What the operator may do in a namespace that it serves; no verb on Secrets. */}}
+{{- define "kubeharness.operator.rules" -}}
+- apiGroups: [kubeharness.dev]
+  resources: [agents, modelproviders, toolservers]
+  verbs: [get, list, watch]
+- apiGroups: [kubeharness.dev]
+  resources: [agents/status, modelproviders/status, toolservers/status]
+  verbs: [patch, update]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch]
+# on transitions; patch counts a repeated one
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}

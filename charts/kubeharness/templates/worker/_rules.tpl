@@ -1,0 +1,6 @@
+{{/* Workers read a Secret whose name they know; they list none. */}}
+{{- define "kubeharness.worker.rules" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end -}}
