@@ -14,7 +14,7 @@ from kubeharness.api.auth import Auth, Grants, Principal
 from kubeharness.api.call import Call, headers_of
 from kubeharness.api.paths import Path, parse_path
 from kubeharness.api.problems import MethodNotAllowed, problem
-from kubeharness.api.routes import control, health
+from kubeharness.api.routes import control, docs, health
 from kubeharness.api.routes.dispatch import dispatch
 from kubeharness.api.routes.stream import Places, show
 from kubeharness.api.settings import ApiSettings
@@ -42,6 +42,7 @@ class Gateway(FastAPI):
             version=documentation.version(),
             servers=[{"url": settings.root_path}] if settings.root_path else None,
             redirect_slashes=False,
+            docs_url=None,  # it would load its scripts from other hosts
             redoc_url=None,
         )
         self.runtime = runtime
@@ -49,6 +50,7 @@ class Gateway(FastAPI):
         self.settings = settings
         self.places = Places(settings)
         self.include_router(health.router)
+        self.include_router(docs.router)
         self.include_router(control.router)
         self.include_router(control.router, prefix="/namespaces/{namespace}", include_in_schema=False)
 
