@@ -20,6 +20,13 @@ class Settings(BaseSettings):
     database_url: SecretStr | None = Field(None, description="postgresql://…, sqlite:///path or memory:")
     database_direct_url: SecretStr | None = Field(None, description="For LISTEN, where DATABASE_URL is a pooler's")
     database_pooled: bool = Field(False, description="DATABASE_URL goes through a transaction pooler")
+    migration_url: SecretStr | None = Field(
+        None, description="For migrate: a role that may change the schema; else DATABASE_DIRECT_URL or DATABASE_URL"
+    )
+    migrate_seconds: float = Field(60, ge=0, description="How long migrate tries a database that does not answer")
+    app_role: str | None = Field(
+        None, min_length=1, max_length=63, description="Postgres role of the pods: migrate grants it what they need"
+    )
     host: str = Field("127.0.0.1", description="Address of gateway and dev")
     port: int = Field(8484, ge=0, le=65535, description="Port of gateway and dev")
     health_port: int = Field(8481, ge=0, le=65535, description="Port of /healthz, /readyz and /metrics")
@@ -45,6 +52,14 @@ class Settings(BaseSettings):
     sweep_milliseconds: int = Field(1000, ge=10, description="Sweep and reap")
     wait_seconds: float = Field(50, gt=0, description="Cap of ?wait=true")
     drain_seconds: float = Field(25, ge=0, description="What a worker may use to reach a seam")
+    stream_close_seconds: float = Field(
+        5, ge=0, le=300, description="Over how long a gateway that leaves ends its streams, each at a moment of its own"
+    )
+    pod_name: str | None = Field(
+        None, description="The pod this runs in: a worker that is unready says so as its Event"
+    )
+    pod_namespace: str | None = Field(None, description="The pod's namespace; needed with POD_NAME")
+    pod_uid: str | None = Field(None, description="The pod's uid; needed with POD_NAME")
     idempotency_seconds: int = Field(2_592_000, gt=0, description="How long dispatch keys are kept")
     max_body_bytes: int = Field(8_388_608, gt=0, description="Largest request body")
     worker_slots: int = Field(32, ge=1, description="Submissions at once in one worker")
@@ -63,7 +78,11 @@ class Settings(BaseSettings):
         """The DSN. Raises ValueError with the remedy if none is set."""
         if self.database_url is None:
             raise ValueError("set KUBEHARNESS_DATABASE_URL to postgresql://…, sqlite:///path or memory:")
-        return self.database_url.get_secret_value()
+        return _trimmed(self.database_url)
+
+    def migrating(self) -> str:
+        """The DSN of whoever may change the schema. Raises ValueError with the remedy if none is set."""
+        return _trimmed(self.migration_url) if self.migration_url else self.direct() or self.database()
 
     def secret_source(self) -> str:
         """Where Secrets come from; a pod is told by the variable that Kubernetes gives every container."""
@@ -71,8 +90,13 @@ class Settings(BaseSettings):
 
     def direct(self) -> str | None:
         """The DSN for LISTEN, if it is another."""
-        return self.database_direct_url.get_secret_value() if self.database_direct_url else None
+        return _trimmed(self.database_direct_url) if self.database_direct_url else None
 
     def poll_ms(self, role: Literal["gateway", "worker"]) -> int:
         """The safety poll of a role."""
         return self.poll_milliseconds or {"gateway": 1000, "worker": 250}[role]
+
+
+def _trimmed(dsn: SecretStr) -> str:
+    """Without the newline that a Secret made from a file ends with: it would be part of the database's name."""
+    return dsn.get_secret_value().strip()

@@ -164,8 +164,7 @@ class Operator:
 async def operator(settings: OperatorSettings) -> AsyncIterator[Operator]:
     """An operator whose health port answers; nothing else of it runs yet. Connections close with the block."""
     health = Health()
-    url = settings.database_url.get_secret_value()
-    direct = settings.database_direct_url.get_secret_value() if settings.database_direct_url else url
+    url, direct = settings.database(), settings.direct()
     async with (
         serving(health, host=settings.health_host, port=settings.health_port) as port,
         PostgresWaker.open(direct) as waker,

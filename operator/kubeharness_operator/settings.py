@@ -35,6 +35,11 @@ class OperatorSettings(BaseSettings):
         le=3600,
         description="How long a watch may be silent before it is opened anew; a server speaks each 60.",
     )
+    pod_name: str | None = Field(
+        None, description="The pod this runs in: while it is unready, an Event on it says why."
+    )
+    pod_namespace: str | None = Field(None, description="The pod's namespace; needed with POD_NAME.")
+    pod_uid: str | None = Field(None, description="The pod's uid; needed with POD_NAME.")
     log_format: Literal["json", "text"] = Field("json", description="How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="From which level on.")
 
@@ -54,9 +59,10 @@ class OperatorSettings(BaseSettings):
                 raise ValueError(f"{name!r} is no name of a namespace")
         return value
 
-    @field_validator("database_url", "database_direct_url")
-    @classmethod
-    def _postgres(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
-            raise ValueError("the operator publishes into Postgres: postgresql://…")
-        return value
+    def database(self) -> str:
+        """The DSN, without the newline that a Secret made from a file ends with."""
+        return self.database_url.get_secret_value().strip()
+
+    def direct(self) -> str:
+        """The DSN for LISTEN: the same, unless it is said apart."""
+        return self.database_direct_url.get_secret_value().strip() if self.database_direct_url else self.database()
