@@ -12,7 +12,7 @@ from kubeharness.api import documentation
 from kubeharness.api.asgi import ClientGone, Receive, Scope, Send, answer_problem
 from kubeharness.api.auth import Auth, Grants, Principal
 from kubeharness.api.call import Call, headers_of
-from kubeharness.api.paths import Path, parse_path
+from kubeharness.api.paths import Path, parse_path, prefix_of
 from kubeharness.api.problems import MethodNotAllowed, problem
 from kubeharness.api.routes import control, docs, health
 from kubeharness.api.routes.dispatch import dispatch
@@ -35,7 +35,7 @@ class Gateway(FastAPI):
     """
 
     def __init__(self, runtime: Runtime, auth: Auth, settings: ApiSettings) -> None:
-        settings = replace(settings, root_path=settings.root_path.rstrip("/"))
+        settings = replace(settings, root_path=prefix_of(settings.root_path))
         super().__init__(
             title="Kubeharness",
             description=documentation.DESCRIPTION,

@@ -14,6 +14,12 @@ from kubeharness.core.ids import DNS_LABEL, legal_instance_or_session
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _MAX_SEGMENTS = 12
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*\Z")
+ROUTES = frozenset(
+    {"agents", "attachments", "docs", "healthz", "inputs", "instances", "metrics", "namespaces", "openapi.json"}
+    | {"readyz", "submissions", "ui", "usage"}
+)
+"""What the first segment of a path may be, in this release or a later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,23 @@ class Path:
     def route(self) -> str:
         """The normalised path, as the router knows it, without the namespace."""
         return "/" + "/".join(self.segments)
+
+
+def prefix_of(root: str) -> str:
+    """The prefix of ROOT_PATH as paths begin with it. Raises ValueError for one that no path could begin with.
+
+    A first segment that is a route's would say two things: whether the proxy took the prefix off could not be seen.
+    """
+    prefix = root.rstrip("/")
+    if not _PREFIX.match(prefix) or {".", ".."} & set(prefix.split("/")):
+        raise ValueError(
+            f"KUBEHARNESS_ROOT_PATH={root}: write it as it stands in a URL, beginning with /, of letters, digits and "
+            ". _ ~ -"
+        )
+    first = prefix[1:].partition("/")[0]
+    if first in ROUTES:
+        raise ValueError(f"KUBEHARNESS_ROOT_PATH={root}: /{first} is a route of the API itself; use another prefix")
+    return prefix
 
 
 def parse_path(raw: bytes, root: str) -> Path:
