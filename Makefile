@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds lock
+.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds lock image
 
 help: ## say what there is
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -50,3 +50,6 @@ crds: runtime ## generate crds/ and the chart kubeharness-crds from the models
 
 lock: ## compile the locks anew: make lock ARGS=--upgrade
 	@tests/setup.sh uv && tests/lock.sh $(ARGS)
+
+image: runtime ## the container image, by Docker or else buildah: make image ARGS='--commit v0.1.0'
+	@PYTHONPATH=tests $(BIN)/python -m cluster.images $(ARGS)

@@ -2,7 +2,8 @@
 
 ClusterError
 ├── CommandMissing       a command that the machine must have is not there
-├── BuildFailed          the Kubernetes binaries could not be built
+├── BuildFailed          executables of the cluster could not be built
+├── ImageFailed          the product's image or its base could not be built
 ├── NoCluster            the environment names a cluster that cannot be had
 ├── ProcessFailed        a process of the control plane ended, or was not ready in time
 ├── KubectlFailed        kubectl ended with an error
@@ -26,10 +27,17 @@ class CommandMissing(ClusterError):
 
 
 class BuildFailed(ClusterError):
-    """The Kubernetes binaries could not be built."""
+    """Executables of the cluster could not be built."""
 
-    def __init__(self, reason: str, output: str) -> None:
-        super().__init__(f"building the Kubernetes binaries failed: {reason}\n{output}")
+    def __init__(self, name: str, reason: str, output: str) -> None:
+        super().__init__(f"building {name} failed: {reason}\n{output}")
+
+
+class ImageFailed(ClusterError):
+    """The product's image or its base could not be built."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"no image: {reason}\n{detail}")
 
 
 class NoCluster(ClusterError):
