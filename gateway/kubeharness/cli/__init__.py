@@ -4,8 +4,8 @@ import sys
 
 import typer
 
-from kubeharness.cli import dev, gateway, migrate, publish, settings, verify, worker
-from kubeharness.core.errors import KubeharnessError
+from kubeharness.cli import dev, gateway, migrate, publish, settings, token, verify, worker
+from kubeharness.core.errors import KubeharnessError, Unavailable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +20,7 @@ app.command("migrate")(migrate.migrate)
 app.command("publish")(publish.publish)
 app.command("verify")(verify.verify)
 app.command("settings")(settings.settings)
+app.add_typer(token.app, name="token")
 
 
 def main() -> None:
@@ -30,7 +31,8 @@ def main() -> None:
         cause = _cause(error)
         if not isinstance(cause, ValueError | KubeharnessError):
             raise
-        typer.echo(f"kubeharness: {cause}", err=True)
+        why = cause.why if isinstance(cause, Unavailable) else cause
+        typer.echo(f"kubeharness: {why}", err=True)
         sys.exit(2 if isinstance(cause, ValueError) else 1)
 
 

@@ -143,6 +143,7 @@ class Unavailable(KubeharnessError):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; repeat the request with the same key")
+        self.why = why
 
 
 class LaneLost(KubeharnessError):
