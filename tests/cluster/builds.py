@@ -120,15 +120,17 @@ class GoBuild:
 
 def module_folder(tree: Path, module: str) -> Path:
     """Return where the module cache holds a module of this tree, downloading it first if it must."""
+    _go(tree, module, "mod", "download", module)
+    return Path(_go(tree, module, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module).strip())
+
+
+def _go(tree: Path, what: str, *args: str) -> str:
     environment = os.environ | {"GOWORK": "off"}
-    go = go_command()
-    for command in (["mod", "download", module], ["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]):
-        done = subprocess.run(
-            [go, *command], cwd=tree, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        if done.returncode != 0:
-            raise BuildFailed(module, f"go {command[0]} exited {done.returncode}", done.stderr)
-    return Path(done.stdout.strip())
+    command = [go_command(), *args]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        raise BuildFailed(what, f"go {args[0]} exited {done.returncode}", done.stderr)
+    return done.stdout
 
 
 def go_command() -> str:
