@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds lock image
+.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds chart lock image
 
 help: ## say what there is
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -47,6 +47,9 @@ fresh: ## the README's two commands in a clone with empty HOME and caches
 
 crds: runtime ## generate crds/ and the chart kubeharness-crds from the models
 	@$(BIN)/python -m kubeharness.kinds.crdgen
+
+chart: setup ## lint the charts and write their golden renders
+	@PYTHONPATH=tests $(BIN)/python -m charts
 
 lock: ## compile the locks anew: make lock ARGS=--upgrade
 	@tests/setup.sh uv && tests/lock.sh $(ARGS)

@@ -27,6 +27,12 @@ see it and no others. What may change without a restart (prompts, Secrets) is ne
     secretKeyRef:
       name: {{ include "kubeharness.databaseSecret" . }}
       key: {{ .Values.database.keys.url }}
+- name: KUBEHARNESS_DATABASE_DIRECT_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "kubeharness.databaseSecret" . }}
+      key: {{ .Values.database.keys.directUrl }}
+      optional: true
 {{- end -}}
 
 {{- define "kubeharness.env.logging" -}}
@@ -38,12 +44,6 @@ see it and no others. What may change without a restart (prompts, Secrets) is ne
 
 {{- define "kubeharness.env.serving" -}}
 {{ include "kubeharness.env.common" . }}
-- name: KUBEHARNESS_DATABASE_DIRECT_URL
-  valueFrom:
-    secretKeyRef:
-      name: {{ include "kubeharness.databaseSecret" . }}
-      key: {{ .Values.database.keys.directUrl }}
-      optional: true
 - name: KUBEHARNESS_DATABASE_POOLED
   value: {{ .Values.database.pooled | quote }}
 - name: KUBEHARNESS_INSTALLATION_ID
@@ -52,6 +52,16 @@ see it and no others. What may change without a restart (prompts, Secrets) is ne
   value: 0.0.0.0
 - name: KUBEHARNESS_HEALTH_PORT
   value: "8481"
+{{- end -}}
+
+{{/* An unready pod says why as its own Event, and has to know itself for that. */}}
+{{- define "kubeharness.env.pod" -}}
+- name: KUBEHARNESS_POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: KUBEHARNESS_POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: KUBEHARNESS_POD_UID
+  valueFrom: {fieldRef: {fieldPath: metadata.uid}}
 {{- end -}}
 
 {{- define "kubeharness.env.gateway" -}}
@@ -80,6 +90,8 @@ see it and no others. What may change without a restart (prompts, Secrets) is ne
 {{- end }}
 - name: KUBEHARNESS_WAIT_SECONDS
   value: {{ .Values.gateway.waitSeconds | quote }}
+- name: KUBEHARNESS_STREAM_CLOSE_SECONDS
+  value: {{ .Values.gateway.streamCloseSeconds | quote }}
 - name: KUBEHARNESS_MAX_BODY_BYTES
   value: {{ int64 .Values.gateway.maxBodyBytes | quote }}
 - name: KUBEHARNESS_POLL_MILLISECONDS
@@ -88,6 +100,7 @@ see it and no others. What may change without a restart (prompts, Secrets) is ne
 
 {{- define "kubeharness.env.worker" -}}
 {{ include "kubeharness.env.serving" . }}
+{{ include "kubeharness.env.pod" . }}
 - name: KUBEHARNESS_SECRETS
   value: kubernetes
 - name: KUBEHARNESS_SECRETS_GRANT
@@ -106,19 +119,25 @@ see it and no others. What may change without a restart (prompts, Secrets) is ne
 
 {{- define "kubeharness.env.operator" -}}
 {{ include "kubeharness.env.serving" . }}
+{{ include "kubeharness.env.pod" . }}
 - name: KUBEHARNESS_NAMESPACES
   value: {{ join "," .Values.namespaces | quote }}
 - name: KUBEHARNESS_WATCH_SILENCE_SECONDS
   value: {{ int64 .Values.operator.watchSilenceSeconds | quote }}
 {{- end -}}
 
-{{/* The Job's direct DSN is the one with DDL rights, if the Secret has it; a pooler's would do for it otherwise. */}}
 {{- define "kubeharness.env.migrate" -}}
 {{ include "kubeharness.env.common" . }}
-- name: KUBEHARNESS_DATABASE_DIRECT_URL
+- name: KUBEHARNESS_MIGRATION_URL
   valueFrom:
     secretKeyRef:
       name: {{ include "kubeharness.databaseSecret" . }}
       key: {{ .Values.database.keys.migrationUrl }}
       optional: true
+- name: KUBEHARNESS_MIGRATE_SECONDS
+  value: {{ .Values.migrate.databaseWaitSeconds | quote }}
+{{- with .Values.database.appRole }}
+- name: KUBEHARNESS_APP_ROLE
+  value: {{ . }}
+{{- end }}
 {{- end -}}
