@@ -4,14 +4,15 @@ import sys
 
 import typer
 
-from kubeharness.cli import dev, gateway, migrate, publish, settings, token, verify, worker
+from kubeharness.cli import dev, gateway, migrate, publish, settings, token, verbs, verify, worker
 from kubeharness.core.errors import KubeharnessError, Unavailable
 
 app = typer.Typer(
+    cls=verbs.Verbs,
+    callback=verbs.command,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="A Kubernetes-native durable harness for LLM agents.",
 )
 app.command("dev")(dev.dev)
 app.command("gateway")(gateway.gateway)
