@@ -5,10 +5,7 @@ audit log are real, Pods stay Pending. `kind` and whatever runs pods belong to t
 """
 
 import datetime
-import http.client
-import json
 import shutil
-import ssl
 import tempfile
 import time
 from collections.abc import Collection
@@ -17,15 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cluster import audit, binaries, kubeconfig, pki
+from cluster import audit, binaries, components, kubeconfig, pki, probes
 from cluster.access import Cluster
+from cluster.components import Layout
 from cluster.errors import ProcessFailed
 from cluster.processes import Process, free_ports, running
 
 _START_SECONDS = 45.0  # below the limit of a test, so that a failure is told by us, with its log
-_ISSUER = "https://kubernetes.default.svc.cluster.local"
-_SERVICE_RANGE = "10.96.0.0/16"
-_SERVICE_ADDRESS = "10.96.0.1"
 
 
 class ControlPlane(Cluster):
@@ -37,18 +32,24 @@ class ControlPlane(Cluster):
     """
 
     def __init__(self) -> None:
-        self._etcd_port, self._peer_port, self._port = free_ports(3)
+        etcd_port, peer_port, port = free_ports(3)
         folder = Path(tempfile.mkdtemp(prefix="kubeharness-control-plane-"))
-        self._authority = pki.Authority(folder / "pki")
-        endpoint = kubeconfig.Endpoint(
-            server=f"https://127.0.0.1:{self._port}", ca=self._authority.pair.certificate.read_bytes()
+        self._layout = Layout(
+            folder=folder,
+            authority=pki.Authority(folder / "pki"),
+            address="127.0.0.1",
+            port=port,
+            etcd_port=etcd_port,
+            peer_port=peer_port,
         )
-        self._admin = self._authority.client("admin", user="kubernetes-admin", groups=["system:masters"])
+        endpoint = self._layout.endpoint
+        admin = self._layout.authority.client("admin", user="kubernetes-admin", groups=["system:masters"])
         super().__init__(
-            kubeconfig=kubeconfig.with_certificate(folder / "admin.kubeconfig", endpoint, self._admin),
+            kubeconfig=kubeconfig.with_certificate(folder / "admin.kubeconfig", endpoint, admin),
             endpoint=endpoint,
             folder=folder,
         )
+        self._probe = probes.ApiProbe(endpoint.server, endpoint.ca, admin)
         self._stack = ExitStack()
         self._running: list[Process] = []
 
@@ -73,7 +74,7 @@ class ControlPlane(Cluster):
     @property
     def audit_log(self) -> Path:
         """The API server's log of writes, one JSON event a line."""
-        return self.folder / "audit.log"
+        return self._layout.audit_log
 
     def audit_writes(self, since: datetime.datetime, users: Collection[str] | None = None) -> list[audit.Write]:
         """Return the writes that the server answered since then, by these users or by all."""
@@ -94,98 +95,23 @@ class ControlPlane(Cluster):
         kubernetes = binaries.control_plane_binaries()
         deadline = time.monotonic() + _START_SECONDS
         signing, verifying = pki.signing_key(self.folder)
-        self._launch(stack, binaries.etcd(), self._etcd_flags())
-        self._launch(stack, kubernetes / "kube-apiserver", self._apiserver_flags(signing, verifying))
+        apiserver = components.apiserver_flags(self._layout, signing=signing, verifying=verifying)
+        apiserver["endpoint-reconciler-type"] = "none"  # it refuses a loopback address
+        controllers = components.controller_manager_flags(self._layout, signing=signing)
+        self._launch(stack, binaries.etcd(), components.etcd_flags(self._layout))
+        self._launch(stack, kubernetes / "kube-apiserver", apiserver)
         self._wait_for("/readyz", deadline)
-        self._launch(stack, kubernetes / "kube-controller-manager", self._controller_manager_flags(signing))
+        self._launch(stack, kubernetes / "kube-controller-manager", controllers)
         self.wait_ready(deadline - time.monotonic())
 
-    def _launch(self, stack: ExitStack, executable: Path, flags: dict[str, object]) -> None:
-        command = [str(executable), *(f"--{name}={value}" for name, value in flags.items())]
+    def _launch(self, stack: ExitStack, executable: Path, flags: components.Flags) -> None:
         log = self.folder / f"{executable.name}.log"
-        self._running.append(stack.enter_context(running(command, log)))
+        self._running.append(stack.enter_context(running(components.command(executable, flags), log)))
 
     def _wait_for(self, path: str, deadline: float) -> None:
-        while not self._answers(path):
+        while not self._probe.answers(path):
             for process in self._running:
                 process.require_alive()
             if time.monotonic() > deadline:
                 raise self._running[-1].failed(f"did not bring up {path} in time")
             time.sleep(0.05)
-
-    def _answers(self, path: str) -> bool:
-        connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5.0, context=self._admin_context())
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False  # not listening yet, or shutting the door while it starts
-        finally:
-            connection.close()
-
-    def _admin_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.ca.decode())
-        context.load_cert_chain(self._admin.certificate, self._admin.key)
-        return context
-
-    def _etcd_flags(self) -> dict[str, object]:
-        client = f"http://127.0.0.1:{self._etcd_port}"
-        peer = f"http://127.0.0.1:{self._peer_port}"
-        return {
-            "name": "kubeharness-test",
-            "data-dir": self.folder / "etcd",
-            "unsafe-no-fsync": "true",  # nothing here outlives the process
-            "listen-client-urls": client,
-            "advertise-client-urls": client,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"kubeharness-test={peer}",
-            "logger": "zap",
-        }
-
-    def _apiserver_flags(self, signing: Path, verifying: Path) -> dict[str, object]:
-        serving = self._authority.server(
-            "kube-apiserver",
-            dns=["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"],
-            addresses=["127.0.0.1", _SERVICE_ADDRESS],
-        )
-        policy = self.folder / "audit-policy.json"
-        policy.write_text(json.dumps(audit.POLICY))
-        return {
-            "etcd-servers": f"http://127.0.0.1:{self._etcd_port}",
-            "bind-address": "127.0.0.1",
-            "advertise-address": "127.0.0.1",
-            "secure-port": self._port,
-            "endpoint-reconciler-type": "none",  # it refuses a loopback address
-            "tls-cert-file": serving.certificate,
-            "tls-private-key-file": serving.key,
-            "client-ca-file": self._authority.pair.certificate,
-            "authorization-mode": "RBAC",
-            "service-account-issuer": _ISSUER,
-            "service-account-signing-key-file": signing,
-            "service-account-key-file": verifying,
-            "service-cluster-ip-range": _SERVICE_RANGE,
-            "allow-privileged": "true",
-            "audit-policy-file": policy,
-            "audit-log-path": self.audit_log,
-            "audit-log-maxsize": 4096,  # MB: a rotated log would be an incomplete one
-            "profiling": "false",
-        }
-
-    def _controller_manager_flags(self, signing: Path) -> dict[str, object]:
-        pair = self._authority.client("controller-manager", user="system:kube-controller-manager")
-        path = self.folder / "controller-manager.kubeconfig"
-        return {
-            "kubeconfig": kubeconfig.with_certificate(path, self._endpoint, pair),
-            "secure-port": 0,  # nobody asks for its health: what it does is waited for
-            "leader-elect": "false",
-            "use-service-account-credentials": "true",
-            "service-account-private-key-file": signing,
-            "root-ca-file": self._authority.pair.certificate,
-            "cluster-signing-cert-file": self._authority.pair.certificate,
-            "cluster-signing-key-file": self._authority.pair.key,
-            "service-cluster-ip-range": _SERVICE_RANGE,
-            "kube-api-qps": 500,  # the default of 20 holds its start back for five seconds
-            "kube-api-burst": 1000,
-            "profiling": "false",
-        }
