@@ -13,7 +13,9 @@ from image.container import Image, Runner, unpack
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build now: a test's time limit is not for builds."""
-    if not session.config.getoption("collectonly") and any("image" in item.fixturenames for item in session.items):
+    if not session.config.getoption("collectonly") and any(
+        "image" in getattr(item, "fixturenames", ()) for item in session.items
+    ):
         product_image()
 
 

@@ -86,7 +86,7 @@ def test_every_module_has_bytecode_that_needs_no_look_at_its_source(image: Image
 
 def test_the_standard_library_has_bytecode_too(runner: Runner) -> None:
     script = "import asyncio, ssl, sys; print([m.__cached__ for m in (asyncio, ssl)], flush=True); sys.exit(7)"
-    done = runner.run("python", "-c", f"{script}")
+    done = runner.run("python", "-c", script)
 
     assert done.returncode == 7, done.stderr
     for cached in json.loads(done.stdout.replace("'", '"')):
@@ -97,8 +97,8 @@ def test_what_is_shipped_is_this_tree(image: Image) -> None:
     [packages] = _package_folders(image.root / "opt/kubeharness")
     for source in ("gateway/kubeharness", "operator/kubeharness_operator"):
         expected, found = ROOT / source, packages / Path(source).name
-        wanted = ["diff", "--recursive", "--brief", "--exclude=__pycache__", expected, found]
-        said = subprocess.run(wanted, capture_output=True, text=True)
+        options = ("--recursive", "--brief", "--exclude=__pycache__")
+        said = subprocess.run(["diff", *options, str(expected), str(found)], capture_output=True, text=True)
         assert said.stdout == ""
 
 
