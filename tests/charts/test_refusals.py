@@ -1,11 +1,13 @@
 """Values that contradict each other, and values that no chart has: refused with a sentence, before anything is made."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from charts.rendering import HelmRefused, render
+from kubeharness.api.paths import ROUTES, prefix_of
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     (
@@ -83,6 +85,31 @@ def test_a_contradiction_is_refused_with_a_sentence(values: dict[str, Any], sent
         render(values)
 
     assert sentence in refused.value.said
+
+
+@pytest.mark.parametrize("route", sorted(ROUTES))
+def test_no_prefix_begins_as_a_route_does(route: str) -> None:
+    """The gateway would refuse to start, which is later than need be."""
+    with pytest.raises(HelmRefused) as refused:
+        render({"pathPrefix": f"/{route}/x"})
+
+    assert f"pathPrefix: /{route} is a route of the API" in refused.value.said
+
+
+@pytest.mark.parametrize("prefix", ["/harness", "/a.b/c~d", "/..", "/a/./b", "/.hidden", "/a//b", "/a/", "/ä"])
+def test_the_chart_takes_the_prefixes_that_the_gateway_takes(prefix: str) -> None:
+    def taken(by: Callable[[], object], refusal: type[Exception]) -> bool:
+        try:
+            by()
+        except refusal:
+            return False
+        return True
+
+    normal = prefix == prefix.rstrip("/")  # the gateway mends what the chart asks to be written well
+
+    assert taken(lambda: render({"pathPrefix": prefix}), HelmRefused) == (
+        normal and taken(lambda: prefix_of(prefix), ValueError)
+    )
 
 
 def test_all_contradictions_are_said_at_once() -> None:
