@@ -46,6 +46,12 @@ _HELM_BUILD = GoBuild(
     minutes=3,
 )
 
+_POD_BUILD = GoBuild(
+    name="pause and echo",
+    tree=_HERE / "pod",
+    packages=("kubeharness.dev/tests/cluster/pod/pause", "kubeharness.dev/tests/cluster/pod/echo"),
+)
+
 
 def control_plane_binaries(report: Report | None = None) -> Path:
     """Return the folder that holds `CONTROL_PLANE`, built if need be: see `GoBuild.folder`."""
@@ -65,6 +71,11 @@ def coredns(report: Report | None = None) -> Path:
 def helm(report: Report | None = None) -> Path:
     """Return helm, built if need be."""
     return _HELM_BUILD.folder(report) / "helm"
+
+
+def pod_binaries(report: Report | None = None) -> Path:
+    """Return the folder of `pause` and `echo`, static programs that are all there is in an image of ours."""
+    return _POD_BUILD.folder(report)
 
 
 def gateway_api_crds() -> Path:

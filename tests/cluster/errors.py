@@ -6,6 +6,11 @@ ClusterError
 ├── ImageFailed          the product's image or its base could not be built
 ├── NoCluster            the environment names a cluster that cannot be had
 ├── ProcessFailed        a process of the control plane ended, or was not ready in time
+├── NamespaceFailed      the node's network namespace cannot be made or entered
+├── NotReady             a node that ran does not answer in time
+├── ImportFailed         the node did not take an image
+├── DatabaseFailed       the Postgres beside the node refused a statement
+├── NotOffered           this cluster cannot do what a test asks of it
 ├── KubectlFailed        kubectl ended with an error
 └── NoAuditLog           this cluster's audit log is not ours to read
 """
@@ -51,6 +56,40 @@ class ProcessFailed(ClusterError):
         super().__init__(f"{name} {what}; the end of its log {log}:\n{tail}")
         self.name = name
         self.log = log
+
+
+class NamespaceFailed(ClusterError):
+    """The node's network namespace cannot be made or entered."""
+
+    def __init__(self, what: str, said: str) -> None:
+        super().__init__(f"the node tier runs in a network namespace of its own and must be root: {what}: {said}")
+
+
+class NotReady(ClusterError):
+    """A node that ran does not answer in time."""
+
+
+class ImportFailed(ClusterError):
+    """The node did not take an image."""
+
+    def __init__(self, archive: Path, said: str) -> None:
+        super().__init__(f"image archive {archive} was not imported: {said}")
+
+
+class DatabaseFailed(ClusterError):
+    """The Postgres beside the node refused a statement."""
+
+    def __init__(self, statement: str, said: str) -> None:
+        super().__init__(f"{statement}: {said}")
+
+
+class NotOffered(ClusterError):
+    """This cluster cannot do what a test asks of it."""
+
+    def __init__(self, what: str, kind: str) -> None:
+        super().__init__(
+            f"{what} takes a node of our own, this is {kind}: run this test without KUBEHARNESS_TEST_CLUSTER"
+        )
 
 
 class KubectlFailed(ClusterError):

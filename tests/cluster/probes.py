@@ -28,6 +28,15 @@ class ApiProbe:
         return _is_ok(connection, path)
 
 
+def accepts(address: str, port: int) -> bool:
+    """Whether something listens there."""
+    try:
+        socket.create_connection((address, port), timeout=_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 def http_status(address: str, port: int, path: str, *, host: str | None = None) -> int | None:
     """The status of a GET over plain HTTP; None if nothing answers."""
     connection = http.client.HTTPConnection(address, port, timeout=_SECONDS)
@@ -42,18 +51,18 @@ def http_status(address: str, port: int, path: str, *, host: str | None = None) 
 
 def resolve(name: str, *, server: str) -> list[str]:
     """The IPv4 addresses that this DNS server gives for a name; none if it does not answer or does not know it."""
-    id = secrets.randbelow(1 << 16)
+    number = secrets.randbelow(1 << 16)
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split("."))
     question = labels + b"\0" + struct.pack(">HH", _TYPE_A, _CLASS_IN)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.settimeout(1.0)
         try:
             udp.connect((server, 53))
-            udp.send(struct.pack(">HHHHHH", id, 0x0100, 1, 0, 0, 0) + question)
+            udp.send(struct.pack(">HHHHHH", number, 0x0100, 1, 0, 0, 0) + question)
             answer = udp.recv(4096)
         except OSError:
             return []
-    if len(answer) < 12 or struct.unpack(">H", answer[:2])[0] != id:
+    if len(answer) < 12 or struct.unpack(">H", answer[:2])[0] != number:
         return []
     return _addresses(answer, 12 + len(question), struct.unpack(">H", answer[6:8])[0])
 

@@ -1,11 +1,12 @@
 """One process of the control plane: its log in a file, its end by its pid."""
 
+import os
 import random
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,21 +45,35 @@ class Process:
             self._popen.wait(grace_seconds)
 
 
-@contextmanager
-def running(command: Sequence[str | Path], log: Path) -> Iterator[Process]:
-    """Run a command for as long as the block lasts, its output in `log`.
+def start(
+    command: Sequence[str | Path], log: Path, *, outlives_us: bool = False, environment: Mapping[str, str] | None = None
+) -> Process:
+    """Start a command, its output in `log`; `environment` is added to ours.
 
     It gets a session of its own, so that a Ctrl-C in the terminal reaches only us and we end the processes
     in their order. If this process is killed, the kernel ends the child too (on Linux, and if called from
-    the main thread, since the kernel watches the thread that started it).
+    the main thread, since the kernel watches the thread that started it), unless it shall outlive us.
     """
     argv = [str(part) for part in command]
     setpriv = shutil.which("setpriv")
-    if setpriv is not None and threading.current_thread() is threading.main_thread():
+    if not outlives_us and setpriv is not None and threading.current_thread() is threading.main_thread():
         argv = [setpriv, "--pdeathsig", "KILL", "--", *argv]  # it execs: the pid is the command's own
-    with log.open("wb") as output:
-        popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
-    process = Process(Path(command[0]).name, popen, log)
+    with log.open("ab") as output:
+        popen = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=os.environ | environment if environment else None,
+        )
+    return Process(Path(command[0]).name, popen, log)
+
+
+@contextmanager
+def running(command: Sequence[str | Path], log: Path) -> Iterator[Process]:
+    """Run a command for as long as the block lasts: see `start`."""
+    process = start(command, log)
     try:
         yield process
     finally:

@@ -95,22 +95,27 @@ def embedded_binaries() -> Path:
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
+def initialise(binaries: Path, folder: Path) -> tuple[Path, list[str]]:
+    """Make a server's `data` in the folder; returns the binaries that its account reaches, and how to become it."""
+    account = _account()
+    if account is not None:
+        shutil.chown(folder, account.pw_uid, account.pw_gid)
+        binaries = _reachable(binaries, folder)
+    init = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D", str(folder / "data")]
+    _run([*_as(account), str(binaries / "initdb"), *init])
+    return binaries, _as(account)
+
+
 @contextmanager
 def running_server(binaries: Path, *, settings: Mapping[str, str] = FAST) -> Iterator[PostgresServer]:
     """Run a server for as long as the block lasts; its folder goes with it."""
     folder = Path(tempfile.mkdtemp(prefix="khpg-", dir="/tmp"))  # a socket's path has some 100 characters
     try:
-        account = _account()
-        binaries = _reachable(binaries, folder) if account else binaries
-        data = folder / "data"
-        if account is not None:
-            shutil.chown(folder, account.pw_uid, account.pw_gid)
-        init = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync", "-D", str(data)]
-        _run([*_as(account), str(binaries / "initdb"), *init])
+        binaries, as_owner = initialise(binaries, folder)
         port = _free_port()
         merged = {**BASE, **settings, "port": str(port), "unix_socket_directories": str(folder)}
         options = [part for name, value in merged.items() for part in ("-c", f"{name}={value}")]
-        command = [*_as(account), *_dies_with_us(), str(binaries / "postgres"), "-D", str(data), *options]
+        command = [*as_owner, *dies_with_us(), str(binaries / "postgres"), "-D", str(folder / "data"), *options]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=_environment()
@@ -136,7 +141,7 @@ def _as(account: pwd.struct_passwd | None) -> list[str]:
     return ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--"]
 
 
-def _dies_with_us() -> list[str]:
+def dies_with_us() -> list[str]:
     """The kernel ends the server if we are killed: from the main thread only, since it watches the thread."""
     if shutil.which("setpriv") is None or threading.current_thread() is not threading.main_thread():
         return []
