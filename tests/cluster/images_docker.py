@@ -7,6 +7,9 @@ from pathlib import Path
 
 from cluster.images_steps import Order, Say, run
 
+_BUILDKIT = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+"""Older engines ask for BuildKit by name; an attestation beside the image is what `kind load` stumbles over."""
+
 
 def answers() -> bool:
     """Whether there is a Docker command and an engine behind it."""
@@ -23,7 +26,17 @@ def build(order: Order, secrets: Mapping[str, Path], archive: Path, *, cache: Pa
     del cache  # the engine has its own
     options = [f"--build-arg={name}={value}" for name, value in order.arguments.items()]
     options += [f"--secret=id={name},src={path}" for name, path in secrets.items()]
-    run(["docker", "build", "--file", order.dockerfile, "--tag", order.name, *options, order.context], say=say)
+    command: list[str | Path] = [
+        "docker",
+        "build",
+        "--file",
+        order.dockerfile,
+        "--tag",
+        order.name,
+        *options,
+        order.context,
+    ]
+    run(command, say=say, env=_BUILDKIT)
     partial = archive.with_suffix(".partial")
     run(["docker", "save", "--output", partial, order.name], say=say)
     partial.rename(archive)

@@ -1,5 +1,6 @@
 """One image to be built, and the commands that do it."""
 
+import os
 import subprocess
 import tempfile
 import time
@@ -27,8 +28,10 @@ class Order:
     arguments: Mapping[str, str]
 
 
-def run(command: Sequence[str | Path], *, say: Say) -> str:
+def run(command: Sequence[str | Path], *, say: Say, env: Mapping[str, str] | None = None) -> str:
     """Run at low priority and return what was printed, telling at times that it still runs.
+
+    `env` is added to this process's environment.
 
     Raises ImageFailed with the end of what the command said. An interrupt ends it, too.
     """
@@ -36,7 +39,8 @@ def run(command: Sequence[str | Path], *, say: Say) -> str:
         tempfile.TemporaryFile("w+", errors="replace") as output,
         tempfile.TemporaryFile("w+", errors="replace") as log,
     ):
-        with subprocess.Popen(["nice", "-n", "5", *command], stdout=output, stderr=log) as step:
+        niced = ["nice", "-n", "5", *command]
+        with subprocess.Popen(niced, env=os.environ | (env or {}), stdout=output, stderr=log) as step:
             try:
                 code = _wait(step, str(command[0]), say)
             except BaseException:
