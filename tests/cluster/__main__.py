@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from cluster import node
+from cluster import own_node
 from cluster.binaries import control_plane_binaries
 from cluster.control_plane import ControlPlane
 from cluster.errors import ClusterError
@@ -51,7 +51,7 @@ def main() -> int:
 
 def _up() -> None:
     began = time.monotonic()
-    kept = node.keep_node()
+    kept = own_node.keep_node()
     print(f"ready after {time.monotonic() - began:.0f} s; logs in {kept.logs}, state in {kept.folder}", file=sys.stderr)
     print(f"export KUBECONFIG={kept.kubeconfig}")
     print(f"{' '.join(kept.nsenter)} kubectl get nodes   # API, Services and pods are reached from inside only")
@@ -61,13 +61,13 @@ def _up() -> None:
 
 def _down() -> None:
     began = time.monotonic()
-    node.clear_abandoned()
-    node.end_kept_node()
+    own_node.clear_abandoned()
+    own_node.end_kept_node()
     print(f"ended after {time.monotonic() - began:.1f} s", file=sys.stderr)
 
 
 def _run(command: list[str]) -> int:
-    with node.own_node() as own:
+    with own_node.own_node() as own:
         environment = os.environ | {"KUBECONFIG": str(own.kubeconfig)}
         return subprocess.run(command, env=environment, check=False).returncode
 

@@ -68,7 +68,7 @@ def resolve(name: str, *, server: str) -> list[str]:
 
 
 def _addresses(answer: bytes, at: int, count: int) -> list[str]:
-    found = []
+    found: list[str] = []
     for _ in range(count):
         while at < len(answer) and answer[at] & 0xC0 == 0 and answer[at]:  # labels, up to the end or to a pointer
             at += answer[at] + 1
