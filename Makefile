@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds chart lock image
+.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds chart lock image cluster-up cluster-down
 
 help: ## say what there is
-	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 setup: ## install what run and tests need
 	@tests/setup.sh tests
@@ -56,3 +56,9 @@ lock: ## compile the locks anew: make lock ARGS=--upgrade
 
 image: runtime ## the container image, by Docker or else buildah: make image ARGS='--commit v0.1.0'
 	@PYTHONPATH=tests $(BIN)/python -m cluster.images $(ARGS)
+
+cluster-up: setup ## a cluster of one node with a router and a Postgres, until cluster-down
+	@tests/apt-packages.sh cluster && PYTHONPATH=tests $(BIN)/python -m cluster up
+
+cluster-down: setup ## end it, and what killed runs left
+	@PYTHONPATH=tests $(BIN)/python -m cluster down

@@ -92,6 +92,7 @@ class Bringup:
 
         Raises ProcessFailed with the end of the log of what ended or was not ready in time.
         """
+        leftovers.remember_the_machine(self.folder)
         signing = self._start_control_plane()
         self._start_containerd()
         database = Database(self.folder)
@@ -145,8 +146,7 @@ class Bringup:
         self._start("coredns", [str(self._executables.coredns), "-conf", str(corefile)])
 
     def _start_kubelet(self) -> None:
-        """Its settings are the machine's, so they are remembered before; its cgroup must be there before."""
-        leftovers.remember_sysctls(self.folder / "sysctls.json")
+        """Its cgroup must be there before it."""
         leftovers.make_cgroups(self.name)
         (self.folder / "resolv.conf").write_text("")
         pair = self._layout.authority.server("kubelet", dns=[node_files.NODE], addresses=[ADDRESS])

@@ -4,6 +4,7 @@ A node is known by its folder: the processes written down there, the shims that 
 below it, its network namespace. Everything is ended by pid and nothing is asked of a process that may be gone.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,6 +28,24 @@ _SYSCTLS = (
     "kernel/panic_on_oops",
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
+)
+
+
+# What they make although it cannot be told to them where; the deepest first.
+_SHARED_FOLDERS = tuple(
+    map(
+        Path,
+        (
+            "/var/lib/kubelet/device-plugins",
+            "/var/lib/kubelet",
+            "/var/log/containers",
+            "/run/containerd/s",
+            "/run/containerd",
+            "/var/lib/cni/results",
+            "/var/lib/cni/cache",
+            "/var/lib/cni",
+        ),
+    )
 )
 
 
@@ -67,9 +86,12 @@ class Started:
         return _started_at(self.pid) == self.since
 
 
-def remember_sysctls(path: Path) -> None:
-    """Write down what the machine's settings are, before a kubelet changes them."""
-    path.write_text(json.dumps({name: value for name in _SYSCTLS if (value := _sysctl(name)) is not None}))
+def remember_the_machine(folder: Path) -> None:
+    """Write down how the machine is, before a kubelet and a containerd change it."""
+    settings = {name: value for name in _SYSCTLS if (value := _sysctl(name)) is not None}
+    (folder / "sysctls.json").write_text(json.dumps(settings))
+    absent = [str(path) for path in _SHARED_FOLDERS if not path.exists()]
+    (folder / "absent.json").write_text(json.dumps(absent))
 
 
 def make_cgroups(name: str) -> None:
@@ -182,6 +204,13 @@ def _remove_foreign_files(folder: Path, name: str) -> None:
             link.unlink(missing_ok=True)
     for result in Path("/var/lib/cni/results").glob(f"{name}-*"):
         result.unlink(missing_ok=True)
+    absent = folder / "absent.json"
+    made = json.loads(absent.read_text()) if absent.exists() else []
+    if str(_SHARED_FOLDERS[0]) in made:
+        (_SHARED_FOLDERS[0] / "kubelet.sock").unlink(missing_ok=True)
+    for path in made:
+        with contextlib.suppress(OSError):  # there is none, or another node has something in it
+            Path(path).rmdir()
 
 
 def _restore_sysctls(path: Path) -> None:
@@ -202,4 +231,4 @@ def _controllers() -> list[Path]:
     """The roots of the cgroup trees: one a controller in version 1, one in all in version 2."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
-    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]
+    return [path for path in _CGROUPS.iterdir() if path.is_dir() and not path.is_symlink()]
