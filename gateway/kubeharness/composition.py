@@ -60,8 +60,11 @@ class Stored:
 
 
 @asynccontextmanager
-async def open_store(settings: Settings) -> AsyncIterator[Stored]:
-    """The store of DATABASE_URL. Raises ValueError for a DSN of no known kind, Unavailable where it does not answer."""
+async def open_store(settings: Settings, *, wait: bool = False) -> AsyncIterator[Stored]:
+    """The store of DATABASE_URL. Raises ValueError for a DSN of no known kind, Unavailable where it does not answer.
+
+    With `wait`, as in a pod, a DSN of no known kind is a database that does not answer: who waits is not restarted.
+    """
     url = settings.database()
     if url == "memory:":
         from kubeharness.store.memory import MemoryBackend
@@ -74,7 +77,7 @@ async def open_store(settings: Settings) -> AsyncIterator[Stored]:
         path = sqlite_path(url)
         async with _sqlite(path) as (sqlite, waker):
             yield Stored(store=sqlite, waker=waker, renewer=_over(lambda: _only_store(path)))
-    elif url.startswith(("postgresql:", "postgres:")):
+    elif wait or url.startswith(("postgresql:", "postgres:")):
         from kubeharness.store.postgres.notify import PostgresWaker
         from kubeharness.store.postgres.store import PostgresStore
 
@@ -194,6 +197,21 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+@asynccontextmanager
+async def open_pod_events(settings: Settings) -> AsyncIterator[Callable[[str], None]]:
+    """What tells the pod's Events why it is not ready; it does nothing where POD_NAME does not say which pod."""
+    if settings.pod_name is None or settings.pod_namespace is None or settings.pod_uid is None:
+        yield lambda why: None
+        return
+    from kubeharness.kube.events import PodEvents
+
+    events = PodEvents(
+        namespace=settings.pod_namespace, name=settings.pod_name, uid=settings.pod_uid, component="kubeharness-worker"
+    )
+    async with events.telling():
+        yield events.tell
 
 
 def component_id(role: str) -> str:

@@ -42,7 +42,13 @@ def test_settings_prints_every_setting_and_hides_secrets(tmp_path: Path) -> None
     ("words", "settings", "said"),
     [
         (["worker"], {}, "set KUBEHARNESS_DATABASE_URL"),
-        (["worker"], {"DATABASE_URL": "mysql://x"}, "use postgresql://"),
+        (["verify"], {"DATABASE_URL": "mysql://x"}, "use postgresql://"),
+        (["migrate"], {"DATABASE_URL": "mysql://x"}, "only Postgres needs migrating"),
+        (
+            ["gateway"],
+            {"DATABASE_URL": "memory:", "AUTH": "none", "HEALTH_HOST": "192.0.2.1"},
+            "KUBEHARNESS_HEALTH_HOST",
+        ),
         (["gateway"], {"DATABASE_URL": "memory:"}, "KUBEHARNESS_TOKENS_FILE"),
         (["gateway"], {"DATABASE_URL": "memory:", "AUTH": "none", "HOST": "0.0.0.0"}, "would be open on 0.0.0.0"),
         (["gateway"], {"DATABASE_URL": "memory:", "AUTH": "none,token"}, "or none alone"),

@@ -72,7 +72,8 @@ async def gateway(
     ) as runtime:
         app = create_app(runtime, auth or Open(), settings)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(serve(app, listener, stop, drain_seconds=drain_seconds))
+            share = 0.6 * drain_seconds
+            tasks.create_task(serve(app, listener, stop, streams_seconds=share, requests_seconds=drain_seconds - share))
             try:
                 await _listening(port)
                 yield Served(app, runtime, f"http://127.0.0.1:{port}", port, stop)

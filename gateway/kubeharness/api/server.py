@@ -14,8 +14,9 @@ from kubeharness.api.app import Gateway
 MAX_HEADER_BYTES = 64 * 1024
 """Request line and headers together."""
 BACKLOG = 2048
-STREAMS_SHARE = 0.6
-"""The part of a drain over which streams are closed; the rest is for what they still hold."""
+STUCK_SECONDS = 1.0
+"""What a stream has for its last bytes, once its moment has come."""
+CLOSE = (b"connection", b"close")
 
 _REFUSED = b'{"error":"this is not an HTTP request that can be read; see RFC 9112","code":"invalid"}'
 
@@ -75,25 +76,37 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(app: Gateway, listener: socket.socket, stop: asyncio.Event, *, drain_seconds: float = 10.0) -> None:
-    """Serve until `stop` is set; then end streams one by one, let requests finish, and return within the drain."""
-    server = _Server(_config(app, drain_seconds))
+async def serve(
+    app: Gateway,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    *,
+    streams_seconds: float = 6.0,
+    requests_seconds: float = 4.0,
+) -> None:
+    """Serve until `stop` is set; then end streams one by one within `streams_seconds`, let requests finish, return.
+
+    Until the streams are gone whoever still comes is served, and told not to come again on this connection: a
+    balancer may not know yet that we leave. Requests then have `requests_seconds`; what is left is cut.
+    """
+    server = _Server(_config(app, requests_seconds))
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[listener]), name="http")
         stopped = tasks.create_task(stop.wait(), name="stop")
         await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
-        within = drain_seconds * STREAMS_SHARE
-        app.runtime.stop(within)
+        server.config.encoded_headers.append(CLOSE)  # taken over by each tick of the server, which makes the date
+        server.server_state.default_headers = [*server.server_state.default_headers, CLOSE]
+        app.runtime.stop(streams_seconds)
         try:
-            async with asyncio.timeout(within + 1.0):
+            async with asyncio.timeout(streams_seconds + STUCK_SECONDS):
                 await app.places.wait_empty()
         except TimeoutError:
             pass  # readers that take nothing: the server cuts them
         server.should_exit = True
 
 
-def _config(app: Gateway, drain_seconds: float) -> uvicorn.Config:
+def _config(app: Gateway, requests_seconds: float) -> uvicorn.Config:
     options: dict[str, Any] = {
         "http": BoundedProtocol,
         "ws": "none",
@@ -104,6 +117,6 @@ def _config(app: Gateway, drain_seconds: float) -> uvicorn.Config:
         "proxy_headers": False,
         "backlog": BACKLOG,
         "timeout_keep_alive": 75,
-        "timeout_graceful_shutdown": max(1, round(drain_seconds * (1 - STREAMS_SHARE))),
+        "timeout_graceful_shutdown": max(1, round(requests_seconds)),
     }
     return uvicorn.Config(app, **options)

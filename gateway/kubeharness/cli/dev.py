@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 DATA = Path("harness-data")
 DEV_LEASE_SECONDS = 5.0
+DEV_STREAM_CLOSE_SECONDS = 1.0
 LOOK_MILLISECONDS = 500
 
 
@@ -56,6 +57,7 @@ def _settings() -> Settings:
         "log_format": "text",
         "lease_seconds": DEV_LEASE_SECONDS,
         "log_level": "warning",
+        "stream_close_seconds": DEV_STREAM_CLOSE_SECONDS,
     }
     return Settings.model_validate(
         {**{name: getattr(said, name) for name in given}, **{k: v for k, v in defaults.items() if k not in given}}

@@ -1,11 +1,13 @@
-"""What long-running verbs share: logs, an event loop, signals that set one event."""
+"""What long-running verbs share: logs, an event loop, signals that set one event, the health port."""
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from kubeharness.settings import Settings
 from kubeharness.telemetry.logs import configure
+from kubeharness.worker.health import Answer, Health
 
 Serve = Callable[[asyncio.Event], Awaitable[None]]
 
@@ -34,3 +36,25 @@ def run(settings: Settings, serve: Serve) -> None:
     else:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(body())
+
+
+@asynccontextmanager
+async def open_health(settings: Settings, *, live: Answer, ready: Answer) -> AsyncIterator[None]:
+    """`/healthz`, `/readyz` and `/metrics` of this process for as long as the block lasts.
+
+    Raises ValueError with the remedy if the port cannot be had.
+    """
+    from prometheus_client import generate_latest
+
+    health = Health(live=live, ready=ready, metrics=generate_latest)
+    try:
+        server = await health.serve(settings.health_host, settings.health_port)
+    except OSError as error:
+        where = f"{settings.health_host}:{settings.health_port}"
+        raise ValueError(
+            f"cannot listen on {where} ({error.strerror}); set KUBEHARNESS_HEALTH_HOST or KUBEHARNESS_HEALTH_PORT"
+        ) from error
+    try:
+        yield
+    finally:
+        server.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from kubeharness.api.app import create_app
 from kubeharness.api.auth import Auth
@@ -14,7 +14,8 @@ from kubeharness.engine.crashpoints import UNARMED, CrashPoint, CrashPoints
 from kubeharness.engine.runtime import Runtime
 from kubeharness.settings import Settings
 
-LEAVE_SECONDS = 5.0
+REQUESTS_SECONDS = 5.0
+"""What requests have once the streams are gone; beside it the process needs about three seconds to leave."""
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -36,8 +37,12 @@ async def serve_api(
     auth: Auth,
     listener: socket.socket,
     listening: Callable[[str], None] = lambda url: None,
+    built: Callable[[Callable[[], Awaitable[None]]], None] = lambda ready: None,
 ) -> None:
-    """Serve until `stop` is set; then streams end one by one, requests are finished, and it returns."""
+    """Serve until `stop` is set; then streams end one by one, requests are finished, and it returns.
+
+    `built` is given what raises Unavailable while the gateway should get no traffic.
+    """
     crash = CrashPoints(CrashPoint(settings.crash_point)) if settings.crash_point else UNARMED
     async with Runtime.open(
         stored.store,
@@ -59,6 +64,13 @@ async def serve_api(
                 max_body_bytes=settings.max_body_bytes,
             ),
         )
+        built(app.ready)
         host, port = listener.getsockname()[:2]
         listening(f"http://{host}:{port}")
-        await serve(app, listener, stop, drain_seconds=LEAVE_SECONDS)
+        await serve(
+            app,
+            listener,
+            stop,
+            streams_seconds=settings.stream_close_seconds,
+            requests_seconds=REQUESTS_SECONDS,
+        )

@@ -5,6 +5,7 @@ import logging
 import random
 
 from kubeharness.core.errors import KubeharnessError
+from kubeharness.engine.patience import Trouble
 from kubeharness.engine.ports import CheckLease, Probe, Store, Waker
 
 log = logging.getLogger(__name__)
@@ -28,14 +29,16 @@ class Checks:
     async def run(self) -> None:
         """Answer checks until cancelled; a failing database is waited for."""
         unhook = self._waker.on_work(self._roused.set)
+        trouble = Trouble(log, "checks are not asked for")
         try:
             while True:
                 self._roused.clear()
                 done = 0
                 try:
                     done = await self._round()
+                    trouble.over()
                 except KubeharnessError as error:
-                    log.warning("checks: %s", error)
+                    trouble.met(error)
                 except Exception:  # one bad check stops no other (I14)
                     log.exception("a check failed badly")
                 if done < AT_ONCE:

@@ -18,6 +18,7 @@ from kubeharness.core.revision import FORMAT
 from kubeharness.engine.attempt import Attempt
 from kubeharness.engine.crashpoints import CrashPoint
 from kubeharness.engine.lease import Lease
+from kubeharness.engine.patience import Trouble
 from kubeharness.engine.services import Services
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Coordinator:
         self._running: dict[AttemptId, Claimed] = {}
         self._stale = False
         self._claiming = True
+        self._trouble = Trouble(log, "nothing is claimed")
         self.last_look: float = services.clock.monotonic()
         """When the claim loop last went round: liveness asks."""
 
@@ -112,7 +114,7 @@ class Coordinator:
         ids = [attempt_id(now, secrets.token_bytes(10)) for _ in range(free)]
         poisoned = any(one.lane.counters.failures > 1 for one in self._running.values())
         try:
-            return await self._s.store.claim(
+            claimed = await self._s.store.claim(
                 owner=self._owner,
                 pool=self._pool,
                 attempts=ids,
@@ -122,11 +124,13 @@ class Coordinator:
                 all_ready=all_ready,
             )
         except Unavailable as error:
-            log.warning("claim: %s", error)
+            self._trouble.met(error)
             return await self._ask_what_is_held(ids)
         except Exception:  # one bad row must not end the runs that are held here (I14)
             log.exception("claim failed")
             return await self._ask_what_is_held(ids)
+        self._trouble.over()
+        return claimed
 
     async def _ask_what_is_held(self, ids: Sequence[AttemptId]) -> Sequence[Claimed]:
         """The answer of a claim was lost: the ids that we made say what became of it (I4).
@@ -179,6 +183,7 @@ class Coordinator:
         Neither a database that stood still nor a process that was frozen let anybody renew meanwhile.
         """
         half_a_lease = self._s.lease_ms / 2000
+        trouble = Trouble(log, "delays and lost leases are not looked after")
         sweep_seconds = self._pace.sweep_ms / 1000
         connected_since = looked_at = self._s.clock.monotonic()
         while True:
@@ -192,12 +197,13 @@ class Coordinator:
                 if now - connected_since >= half_a_lease:
                     ready += await self._s.store.reap()
             except KubeharnessError as error:
-                log.warning("upkeep: %s", error)
+                trouble.met(error)
                 connected_since = self._s.clock.monotonic()
                 continue
             except Exception:  # upkeep must go on, or lost lanes stay lost
                 log.exception("upkeep failed")
                 continue
+            trouble.over()
             if ready:
                 self._s.waker.touched([], work=True)
                 self._roused.set()

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from kubeharness.core.errors import Unavailable
-from kubeharness.engine.patience import answering, backoff, jittered
+from kubeharness.engine.patience import Trouble, answering, backoff, jittered
 from kubeharness.engine.ports import Clock, Component, Head, Store, Waker
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ class Heads:
         """Keep up with the store until cancelled. A store that does not answer is asked again, with back-off."""
         end = self._waker.on_work(self._hint.set)
         failures = 0
+        trouble = Trouble(log, "heads are not followed")
         try:
             while True:
                 self._hint.clear()
@@ -116,10 +117,16 @@ class Heads:
                     await self._beat_if_due()
                 except Unavailable as gone:
                     failures += 1
-                    log.warning("heads: %s", gone)
+                    trouble.met(gone)
+                    await asyncio.sleep(backoff(failures))
+                    continue
+                except Exception:  # a row that cannot be read must not end the process, again and again
+                    failures += 1
+                    log.exception("heads are not followed")
                     await asyncio.sleep(backoff(failures))
                     continue
                 failures = 0
+                trouble.over()
                 await self._pause()
         finally:
             end()

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 
 from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import AttemptId
-from kubeharness.engine.patience import answering
+from kubeharness.engine.patience import Trouble, answering
 from kubeharness.engine.ports import Renewal
 
 log = logging.getLogger(__name__)
@@ -94,6 +94,7 @@ class Lease:
     async def _renew_for_ever(self, stop: threading.Event) -> None:
         mine = asyncio.get_running_loop()
         hurry = asyncio.Event()
+        trouble = Trouble(log, "leases are not renewed")
         with self._lock:
             self._hasten = lambda: None if mine.is_closed() else _ignore(mine.call_soon_threadsafe(hurry.set))
         while not stop.is_set():
@@ -101,9 +102,10 @@ class Lease:
                 async with self._open() as renew:
                     while not stop.is_set():
                         await self._renew_once(renew)
+                        trouble.over()
                         await _first_of(hurry, self._every, stop)
             except Unavailable as error:
-                log.warning("renewal: %s", error)
+                trouble.met(error)
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # renewal must go on: a lease lost is work done twice
                 log.exception("renewal failed")

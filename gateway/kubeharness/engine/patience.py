@@ -1,6 +1,7 @@
 """How long the engine waits for the outside, and how it comes back to it."""
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,7 +24,7 @@ async def answering(seconds: float = STORE_SECONDS) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise Unavailable("the database did not answer in time") from None
+        raise Unavailable("the database does not answer in time") from None
 
 
 def only(answers: Sequence[T | KubeharnessError]) -> T:
@@ -42,6 +43,28 @@ def jittered(seconds: float, spread: float = 0.25) -> float:
 def backoff(failures: int) -> float:
     """Seconds before the next try after so many failures in a row, with full jitter."""
     return random.uniform(0.05, min(MAX_BACKOFF_SECONDS, 0.1 * 2 ** min(failures, 10)))
+
+
+class Trouble:
+    """A trouble that one loop meets try after try: each reason is said once, until it is over."""
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        self._log = log
+        self._what = what
+        self._said: set[str] = set()
+
+    def met(self, error: Exception) -> None:
+        """Another try failed."""
+        reason = error.why if isinstance(error, Unavailable) else str(error)
+        if reason not in self._said:
+            self._said.add(reason)
+            self._log.warning("%s: %s", self._what, reason)
+
+    def over(self) -> None:
+        """A try succeeded."""
+        if self._said:
+            self._said.clear()
+            self._log.info("%s: works again", self._what)
 
 
 class Alarm:

@@ -23,6 +23,7 @@ from kubeharness.core.records import AssistantTextDelta, AssistantThinkingDelta,
 from kubeharness.core.text import clean_text
 from kubeharness.core.transitions import NO_CHANGE, CounterChange
 from kubeharness.engine.crashpoints import UNARMED, CrashPoint, CrashPoints
+from kubeharness.engine.patience import Trouble
 from kubeharness.engine.ports import Append, Appended, Clock, Settle, Store, UsageRow, Waker
 
 log = logging.getLogger(__name__)
@@ -38,11 +39,12 @@ T = TypeVar("T")
 async def until_answered(once: Callable[[], Awaitable[T]], *, what: str) -> T:
     """Ask again while the store is unavailable: an outage is nobody's failure (I10). Ended by who cancels it."""
     pause = 0.05
+    trouble = Trouble(log, what)
     while True:
         try:
             return await once()
         except Unavailable as error:
-            log.warning("%s: %s", what, error)
+            trouble.met(error)
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2.0, pause * 2)
 

@@ -15,7 +15,7 @@ from kubeharness.core.errors import InvalidRequest, KubeharnessError, NotFound, 
 from kubeharness.core.ids import ConversationId, Offset, SubmissionId, parse_record_id, record_id
 from kubeharness.core.records import StoredRecord
 from kubeharness.engine.feed import Feed, Framer, LogBroken
-from kubeharness.engine.patience import answering, backoff, jittered
+from kubeharness.engine.patience import Trouble, answering, backoff, jittered
 from kubeharness.engine.ports import Page, Store, SubmissionView, Waker
 from kubeharness.engine.subscription import FIRST_PAGE, FOR_EVER, Subscription, Until
 
@@ -43,6 +43,7 @@ class Transcripts:
         self._replays = asyncio.Semaphore(REPLAYS)
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
+        self._closes_at = 0.0
 
     @property
     def watched(self) -> int:
@@ -57,13 +58,16 @@ class Transcripts:
 
         Raises InvalidRequest, OffsetUnknown and NotFound before anything is read from the subscription.
         """
-        if self._stopping:
+        loop = asyncio.get_running_loop()
+        if self._stopping and loop.time() >= self._closes_at:
             raise Unavailable("the gateway is closing")
         feed = self._use(conversation)
         feed.readers += 1
         try:
             subscription = await self._open(feed, after, until)
             self._subscriptions.add(subscription)
+            if self._stopping:  # it came while balancers still send readers here: it is served, and goes with the rest
+                subscription.leave_at(random.uniform(loop.time(), self._closes_at))
             try:
                 yield subscription
             finally:
@@ -134,6 +138,7 @@ class Transcripts:
         """End every stream, each at its own moment within so many seconds; waiters answer at once."""
         self._stopping = True
         now = asyncio.get_running_loop().time()
+        self._closes_at = now + within
         for subscription in self._subscriptions:
             subscription.leave_at(now + random.uniform(0, within))
         for feed in self._feeds.values():
@@ -144,6 +149,7 @@ class Transcripts:
         """Bring what is appended to the feeds, until cancelled. A lost hint costs one poll."""
         end = self._waker.on_log(self._mark)
         failures = 0
+        trouble = Trouble(log, "logs are not followed")
         loop = asyncio.get_running_loop()
         poll_at = loop.time() + jittered(self._poll_seconds)
         try:
@@ -160,9 +166,10 @@ class Transcripts:
                         await self._poll()
                     await self._read_dirty()
                     failures = 0
+                    trouble.over()
                 except Unavailable as gone:
                     failures += 1
-                    log.warning("transcripts: %s", gone)
+                    trouble.met(gone)
                     self._mark(None)  # after an outage the log may be another one
                     await asyncio.sleep(backoff(failures))
         finally:

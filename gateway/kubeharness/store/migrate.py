@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+import asyncpg
+
+from kubeharness.core.errors import Unavailable
 from kubeharness.store.backend import SchemaRefused
 from kubeharness.store.postgres.database import Connection, connect, reachable
 
@@ -39,6 +42,29 @@ READ_VERSION = "SELECT version, min_build FROM schema_version ORDER BY version D
 NOTE_VERSION = """
     INSERT INTO schema_version (version, min_build, applied_at)
     VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+"""
+
+MAY_WRITE = "SELECT has_table_privilege('lane', 'UPDATE') AND has_table_privilege('record', 'INSERT')"
+
+# What a role of pods needs, as statements that are not in force yet: on our own tables alone, and no DDL. The owner
+# of a table may do all of it already. The first migration makes all of them, so a view of what is owned is complete.
+GRANTS = """
+    SELECT format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), $1::text) AS statement
+     WHERE NOT has_schema_privilege($1::text, current_schema()::text, 'USAGE')
+     UNION ALL
+    SELECT format('GRANT %s ON %I.%I TO %I', needed.rights, current_schema(), relname, $1::text)
+      FROM pg_class, LATERAL (
+           SELECT CASE WHEN relkind = 'S' THEN 'USAGE'
+                       WHEN relname = 'schema_version' THEN 'SELECT'
+                       ELSE 'SELECT, INSERT, UPDATE, DELETE' END) AS needed (rights)
+     WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'S')
+       AND relowner = current_user::regrole
+       AND NOT CASE WHEN relkind = 'S' THEN has_sequence_privilege($1::text, pg_class.oid, 'USAGE')
+                    WHEN relname = 'schema_version' THEN has_table_privilege($1::text, pg_class.oid, 'SELECT')
+                    ELSE has_table_privilege($1::text, pg_class.oid, 'SELECT')
+                     AND has_table_privilege($1::text, pg_class.oid, 'INSERT')
+                     AND has_table_privilege($1::text, pg_class.oid, 'UPDATE')
+                     AND has_table_privilege($1::text, pg_class.oid, 'DELETE') END
 """
 
 
@@ -87,23 +113,30 @@ def migrations() -> Sequence[Migration]:
     return tuple(found)
 
 
-async def migrate(url: str, *, build: int = BUILD, steps: Sequence[Migration] | None = None) -> Schema:
+async def migrate(
+    url: str, *, build: int = BUILD, steps: Sequence[Migration] | None = None, app_role: str | None = None
+) -> Schema:
     """Apply what is missing and return the schema found at the end; over a newer one that allows `build`: nothing.
 
-    Raises SchemaRefused if the schema does not allow `build`, Unavailable if the database does not answer.
+    `app_role` is given what pods need, in the transaction that made it: nobody meets a table that it may not read.
+
+    Raises SchemaRefused if the schema does not allow `build` or there is no such role, Unavailable if the database
+    does not answer, or a table stays locked.
     """
     with reachable():
         connection = await connect(url, name="migrate", command_timeout=None)
         try:
             while True:
-                schema = await _step(connection, build, migrations() if steps is None else steps)
+                schema = await _step(connection, build, migrations() if steps is None else steps, app_role)
                 if schema is not None:
                     return schema
+        except asyncpg.LockNotAvailableError:
+            raise Unavailable("a table stayed locked for 30 s, so the schema is as it was") from None
         finally:
             connection.terminate()
 
 
-async def _step(connection: Connection, build: int, steps: Sequence[Migration]) -> Schema | None:
+async def _step(connection: Connection, build: int, steps: Sequence[Migration], app_role: str | None) -> Schema | None:
     """Apply the next file in a transaction of its own; the schema, if there is no next one."""
     async with connection.transaction():
         await connection.execute(WAIT_FOR_LOCK)
@@ -111,15 +144,27 @@ async def _step(connection: Connection, build: int, steps: Sequence[Migration]) 
         schema = await read_schema(connection)
         schema.check_build(build)
         missing = [step for step in steps if schema.version < step.number <= build]
-        if not missing:
-            return schema
-        step = missing[0]
-        await connection.execute(BOUND_LOCKS)
-        if schema.version == 0:
-            await connection.execute(CREATE_VERSIONS)
-        await connection.execute(step.text)
-        await connection.execute(NOTE_VERSION, step.number, step.min_build)
-    return None
+        if missing:
+            step = missing[0]
+            await connection.execute(BOUND_LOCKS)
+            if schema.version == 0:
+                await connection.execute(CREATE_VERSIONS)
+            await connection.execute(step.text)
+            await connection.execute(NOTE_VERSION, step.number, step.min_build)
+        if app_role is not None:
+            await _grant(connection, app_role)
+        return None if missing else schema
+
+
+async def _grant(connection: Connection, role: str) -> None:
+    try:
+        statements = await connection.fetch(GRANTS, role)
+    except asyncpg.UndefinedObjectError:
+        raise SchemaRefused(
+            f"KUBEHARNESS_APP_ROLE: the role {role!r} does not exist; create it (CREATE ROLE … LOGIN), or leave it out"
+        ) from None
+    for row in statements:
+        await connection.execute(row["statement"])
 
 
 async def read_schema(connection: Connection) -> Schema:
@@ -139,3 +184,16 @@ async def verify_schema(connection: Connection, *, build: int = BUILD) -> Schema
         )
     schema.check_build(build)
     return schema
+
+
+async def check_schema(connection: Connection) -> None:
+    """Raise Unavailable, with what to do, unless pods of this build may run here: they wait, and never crash."""
+    try:
+        await verify_schema(connection)
+    except SchemaRefused as refused:
+        raise Unavailable(str(refused)) from refused
+    if not await connection.fetchval(MAY_WRITE):
+        raise Unavailable(
+            "the role of the DSN may not write our tables; `kubeharness migrate` grants it if KUBEHARNESS_APP_ROLE "
+            "names it"
+        )

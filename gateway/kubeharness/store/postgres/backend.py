@@ -7,12 +7,11 @@ most two reads and a guarded write. Nothing about states is decided here.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import AttemptId, ConversationId, SubmissionId
 from kubeharness.core.lane import Lane
 from kubeharness.engine.ports import Loaded, Page
-from kubeharness.store.backend import Candidate, Found, Holdings, Need, SchemaRefused, Side, Writes
-from kubeharness.store.migrate import verify_schema
+from kubeharness.store.backend import Candidate, Found, Holdings, Need, Side, Writes
+from kubeharness.store.migrate import check_schema
 from kubeharness.store.postgres import locks, reads
 from kubeharness.store.postgres.checks import Checks
 from kubeharness.store.postgres.database import Connection, Database, translated
@@ -168,11 +167,8 @@ class PostgresBackend(Publisher, Checks):
 
     async def ready(self) -> None:
         """Raises Unavailable if the database does not answer or its schema is not ours."""
-        try:
-            async with self.database.read() as connection:
-                await verify_schema(connection)
-        except SchemaRefused as refused:
-            raise Unavailable(str(refused)) from refused
+        async with self.database.read() as connection:
+            await check_schema(connection)
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -17,6 +17,7 @@ import asyncpg
 
 from kubeharness.core.errors import KubeharnessError, Unavailable
 from kubeharness.store.backend import RaceLost
+from kubeharness.store.postgres.reasons import UNREADABLE, reason
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -77,6 +78,10 @@ _GONE = (
 )
 
 
+Check = Callable[[Connection], Awaitable[None]]
+"""Looks at a fresh connection; raises Unavailable unless it may be used."""
+
+
 class LockedTooLong(Unavailable):
     """Somebody held a row for longer than the lock timeout. Nothing of the transaction is stored."""
 
@@ -90,7 +95,7 @@ def reachable() -> Iterator[None]:
     try:
         yield
     except _GONE as error:
-        raise Unavailable(f"the database does not answer ({type(error).__name__})") from error
+        raise Unavailable(reason(error)) from error
 
 
 @contextmanager
@@ -110,17 +115,29 @@ def translated() -> Iterator[None]:
 async def connect(
     url: str, *, name: str, pooled: bool = False, command_timeout: float | None = COMMAND_SECONDS
 ) -> Connection:
-    """Open a connection with our session settings, whatever the database's own are. Raises driver errors."""
+    """Open a connection with our session settings, whatever the database's own are.
+
+    Raises driver errors, and Unavailable for a DSN that cannot be read or asks for what the server does not know.
+    """
     settings = {} if pooled else {**SESSION, "application_name": f"kubeharness {name}"}
-    return await asyncpg.connect(
-        url,
-        timeout=CONNECT_SECONDS,
-        command_timeout=command_timeout,
-        server_settings=settings,
-        statement_cache_size=0 if pooled else 200,
-        max_cached_statement_lifetime=0,
-        max_cacheable_statement_size=0,
-    )
+    if not url.startswith(("postgresql://", "postgres://")):  # the driver takes what is empty for a socket of this host
+        raise Unavailable(UNREADABLE)
+    try:
+        return await asyncpg.connect(
+            url,
+            timeout=CONNECT_SECONDS,
+            command_timeout=command_timeout,
+            server_settings=settings,
+            statement_cache_size=0 if pooled else 200,
+            max_cached_statement_lifetime=0,
+            max_cacheable_statement_size=0,
+        )
+    except ValueError:  # of the driver, urllib or the codec of host names; it quotes what it could not read
+        raise Unavailable(UNREADABLE) from None
+    except _GONE:
+        raise
+    except asyncpg.PostgresError as error:  # such as a setting in the DSN that this server does not have
+        raise Unavailable(f"the database refuses the connection ({type(error).__name__})") from None
 
 
 class Line:
@@ -130,16 +147,24 @@ class Line:
     """
 
     def __init__(
-        self, url: str, *, name: str, pooled: bool = False, on_connect: Callable[[], None] = lambda: None
+        self,
+        url: str,
+        *,
+        name: str,
+        pooled: bool = False,
+        on_connect: Callable[[], None] = lambda: None,
+        check: Check | None = None,
     ) -> None:
         self._url = url
         self._on_connect = on_connect
+        self._check = check
         self._name = name
         self._pooled = pooled
         self._lock = asyncio.Lock()
         self._connection: Connection | None = None
         self._pause = 0.0
         self._not_before = 0.0
+        self._why = ""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -224,16 +249,33 @@ class Line:
             return self._connection
         self._connection = None
         if time.monotonic() < self._not_before:
-            raise Unavailable("the database does not answer")
+            raise Unavailable(self._why)
         try:
-            self._connection = await connect(self._url, name=self._name, pooled=self._pooled)
-        except _GONE:
+            self._connection = await self._opened()
+        except (*_GONE, Unavailable) as error:
+            self._why = error.why if isinstance(error, Unavailable) else reason(error)
             self._pause = min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * self._pause))
             self._not_before = time.monotonic() + self._pause * random.uniform(0.5, 1.0)
             raise
         self._pause = 0.0
         self._on_connect()
         return self._connection
+
+    async def _opened(self) -> Connection:
+        """A connection that may be used: nothing is read or written on one that was not looked at."""
+        connection = await connect(self._url, name=self._name, pooled=self._pooled)
+        if self._check is None:
+            return connection
+        try:
+            if self._pooled:  # two round trips may meet two servers, but for a transaction
+                async with connection.transaction():
+                    await self._check(connection)
+            else:
+                await self._check(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     def _drop(self, why: BaseException | None = None) -> None:
         """Forget the connection at once: the server rolls back what it had open."""
@@ -254,22 +296,23 @@ def _is_end(error: BaseException) -> bool:
 class Database:
     """The connections of one process: `writes` for transactions, one for reads. All in one event loop."""
 
-    def __init__(self, url: str, *, pooled: bool = False, writes: int = 2) -> None:
+    def __init__(self, url: str, *, pooled: bool = False, writes: int = 2, check: Check | None = None) -> None:
         self.url = url
         self.pooled = pooled
+        self._check = check
         self.on_connect: Callable[[], None] = lambda: None
         """Called whenever a write connection was opened: what was known of the server may be wrong."""
-        self._writes = [Line(url, name=f"write {n}", pooled=pooled, on_connect=self._tell) for n in range(writes)]
+        self._writes = [self.line(f"write {n}", on_connect=self._tell) for n in range(writes)]
         self._free = list(self._writes)
         self._taken = asyncio.Semaphore(writes)
-        self._reads = Line(url, name="read", pooled=pooled)
+        self._reads = self.line("read")
 
     def _tell(self) -> None:
         self.on_connect()
 
-    def line(self, name: str) -> Line:
+    def line(self, name: str, *, on_connect: Callable[[], None] = lambda: None) -> Line:
         """Another line, for a loop or a purpose of its own; whoever asks closes it."""
-        return Line(self.url, name=name, pooled=self.pooled)
+        return Line(self.url, name=name, pooled=self.pooled, on_connect=on_connect, check=self._check)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from kubeharness.core.errors import Unavailable
 from kubeharness.core.ids import ConversationId
+from kubeharness.engine.patience import Trouble
 from kubeharness.store.postgres.beside import beside
 from kubeharness.store.postgres.database import Connection, connect, translated
 from kubeharness.store.wakers import LocalWaker
@@ -55,6 +56,8 @@ class PostgresWaker(LocalWaker):
         """The server's process that says our hints: they are no news to us."""
         self._probe_due = self._probed = self._expected = ""
         self._stirred = asyncio.Event()
+        self._unsaid = Trouble(log, "hints are not sent, readers and workers live by their polls")
+        self._unheard = Trouble(log, "hints are not heard, this process lives by its polls")
 
     @classmethod
     @asynccontextmanager
@@ -82,9 +85,9 @@ class PostgresWaker(LocalWaker):
     # --- telling ----------------------------------------------------------------------------------------------------
 
     async def _send_for_ever(self) -> None:
-        await self._for_ever(self._send, "hints are not sent, readers and workers live by their polls: %s")
+        await self._for_ever(self._send, self._unsaid)
 
-    async def _for_ever(self, talk: Callable[[], Coroutine[Any, Any, None]], complaint: str) -> None:
+    async def _for_ever(self, talk: Callable[[], Coroutine[Any, Any, None]], trouble: Trouble) -> None:
         """Talk, and again after a growing pause, whatever happens: nobody's work depends on it."""
         pause = FIRST_PAUSE_SECONDS
         while True:
@@ -93,9 +96,9 @@ class PostgresWaker(LocalWaker):
                 with translated():
                     await talk()
             except Unavailable as error:
-                log.warning(complaint, error)
-            except Exception as error:
-                log.exception(complaint, error)
+                trouble.met(error)
+            except Exception:
+                log.exception("hints failed")
             if time.monotonic() - began > LONGEST_PAUSE_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -107,6 +110,7 @@ class PostgresWaker(LocalWaker):
         try:
             await connection.execute(FORGETFUL)
             self._own = connection.get_server_pid()
+            self._unsaid.over()
             while True:
                 await self._due.wait()
                 self._due.clear()
@@ -139,7 +143,7 @@ class PostgresWaker(LocalWaker):
     # --- hearing ----------------------------------------------------------------------------------------------------
 
     async def _listen_for_ever(self) -> None:
-        await self._for_ever(self._listen, "hints are not heard, this process lives by its polls: %s")
+        await self._for_ever(self._listen, self._unheard)
 
     async def _listen(self) -> None:
         """Hear until the connection is gone; one that has gone silent is noticed by asking."""
@@ -149,6 +153,7 @@ class PostgresWaker(LocalWaker):
             connection.add_termination_listener(lambda _: self._stirred.set())
             await connection.add_listener(LOG, self._on_log_hint)
             await connection.add_listener(WORK, self._on_work_hint)
+            self._unheard.over()
             self.everything()  # whatever was said while nobody listened
             await self._probe(connection)
             while not connection.is_closed():

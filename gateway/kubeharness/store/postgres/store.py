@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from kubeharness.core.ids import AttemptId
 from kubeharness.engine.ports import Renewal
 from kubeharness.store import verbs
+from kubeharness.store.migrate import check_schema
 from kubeharness.store.postgres.backend import PostgresBackend
 from kubeharness.store.postgres.batcher import Batcher
 from kubeharness.store.postgres.beside import beside
@@ -40,7 +41,7 @@ class PostgresStore(TransactionalStore):
         """
         if pooled:
             log.warning("a transaction pooler is said to stand before Postgres: nothing stays prepared, all is slower")
-        store = cls(Database(url, pooled=pooled, writes=WRITES), batched=batched)
+        store = cls(Database(url, pooled=pooled, writes=WRITES, check=check_schema), batched=batched)
         try:
             async with store._serving():
                 yield store
