@@ -27,6 +27,7 @@ class NetworkNamespace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = FOLDER / name
+        self._left: list[int] = []
 
     @property
     def nsenter(self) -> list[str]:
@@ -60,28 +61,42 @@ class NetworkNamespace:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """This thread, and every process and thread that it starts, is inside for as long as the block lasts."""
-        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with _current() as before:
             inside = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 _set(inside)
             finally:
                 os.close(inside)
+            self._left.append(before)
             try:
                 yield
             finally:
+                self._left.pop()
                 _set(before)
-        finally:
-            os.close(before)
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """This thread is where it was before it first entered, for as long as the block lasts.
+
+        That is kept by us, since not everybody may open the namespace of process 1.
+        """
+        with _current() as inside:
+            if self._left:
+                _set(self._left[0])
+            try:
+                yield
+            finally:
+                _set(inside)
 
 
 @contextmanager
-def of_the_host() -> Iterator[None]:
-    """This thread is in the network of process 1 for as long as the block lasts: where registries are reached."""
-    host = NetworkNamespace("host")
-    host.path = Path("/proc/1/ns/net")
-    with host.entered():
-        yield
+def _current() -> Iterator[int]:
+    """The namespace in which this thread is."""
+    namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield namespace
+    finally:
+        os.close(namespace)
 
 
 def _set(namespace: int) -> None:

@@ -40,6 +40,7 @@ netns_mounts_under_state_dir = true  # else pods' namespaces are mounted beside 
 runtime_type = "io.containerd.runc.v2"
 [{cri}.containerd.runtimes.runc.options]
 SystemdCgroup = false
+Root = "{folder}/runc"
 [{cri}.cni]
 bin_dir = "/usr/lib/cni"
 conf_dir = "{folder}/cni"

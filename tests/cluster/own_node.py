@@ -25,7 +25,7 @@ from cluster.binaries import debian
 from cluster.database import Database
 from cluster.errors import NoCluster, NotReady
 from cluster.kubeconfig import Endpoint
-from cluster.namespaces import ADDRESS, NetworkNamespace, of_the_host
+from cluster.namespaces import ADDRESS, NetworkNamespace
 from cluster.node import NodeCluster
 from cluster.processes import Process
 
@@ -93,7 +93,7 @@ class OwnNode(NodeCluster):
 
     def outside(self) -> AbstractContextManager[None]:
         """This thread, and what it starts, is in the host's network for as long as the block lasts."""
-        return of_the_host()
+        return self.namespace.left()
 
     def import_image(self, archive: Path) -> list[str]:
         """Give the node the images of an archive (OCI or docker) and return their names. Raises ImportFailed.
@@ -120,6 +120,14 @@ class OwnNode(NodeCluster):
             arguments = (self.folder, "kubelet", before.command, before.environment, self._kept)
             self._started.append(bringup.start_part(*arguments))
         self.wait_ready()
+        _until(self._kubelet_knows_its_pods, _READY_SECONDS, "the kubelet did not take its pods up again")
+
+    def _kubelet_knows_its_pods(self) -> bool:
+        """Whether it has read from the API which pods are its: until then it denies that they exist."""
+        answer = json.loads(self.kubectl("get", "--raw", f"/api/v1/nodes/{self.name}/proxy/pods"))
+        known = answer["items"] or []
+        bound = self.kubectl_json("get", "pods", "-A", f"--field-selector=spec.nodeName={self.name}")["items"]
+        return {pod["metadata"]["uid"] for pod in bound} <= {pod["metadata"]["uid"] for pod in known}
 
     def wait_ready(self, timeout: float = _READY_SECONDS) -> None:
         """Return once kubelet, API server, DNS and router answer and the node is Ready. Raises NotReady."""

@@ -1,0 +1,1 @@
+"""What the node tier promises, shown on a real node. Not among the tests of `make test`: `pytest tests/node`."""
