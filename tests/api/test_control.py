@@ -8,7 +8,7 @@ import pytest
 
 from kubeharness.core.errors import Unavailable
 from kubeharness.core.lane import CallState
-from kubeharness.engine.ports import Store
+from kubeharness.engine.ports import Component, Store
 from kubeharness.store.memory import MemoryBackend
 from kubeharness.store.store import TransactionalStore
 from kubeharness.store.wakers import LocalWaker
@@ -195,7 +195,7 @@ async def test_a_submission_can_be_waited_for(client: httpx2.AsyncClient, store:
     [
         ("GET", "/", 404, "not_found"),
         ("GET", "/nothing", 404, "not_found"),
-        ("GET", "/agents/demo", 404, "not_found"),
+        ("GET", "/agents/nobody", 404, "not_found"),
         ("POST", "/agents/demo/s1/unknown", 404, "not_found"),
         ("GET", "/agents/demo/s1/a/b/c/d/e/f/g/h/i/j/k/l", 400, "invalid"),
         ("GET", "/submissions/sub_nothing", 404, "not_found"),
@@ -284,6 +284,29 @@ async def test_our_own_bug_is_a_500_with_a_reference_and_nothing_else(waker: Loc
         assert "secret" not in answer.text
 
 
+async def test_an_agent_says_what_is_in_force_and_how_many_workers_could_claim(
+    client: httpx2.AsyncClient, store: Store, waker: LocalWaker
+) -> None:
+    alone = (await client.get("/agents/demo")).json()
+    for name, role, pool, draining in (
+        ("w1", "worker", "shared", False),
+        ("w2", "worker", "shared", True),
+        ("w3", "worker", "gpu", False),
+        ("g2", "gateway", "shared", False),
+    ):
+        await store.beat(Component(id=name, role=role, pool=pool, formats=(1,), applied=0, draining=draining))
+    manned = (await client.get("/agents/demo/")).json()
+    await publish(store, "late", waker=waker, active=False, note="ResolvedRefs: no ModelProvider")
+    late = (await client.get("/namespaces/default/agents/late")).json()
+    missing = await client.get("/agents/nobody")
+
+    assert alone["activeRevision"] == alone["desiredRevision"]
+    assert (alone["namespace"], alone["name"], alone["workers"]) == ("default", "demo", 0)
+    assert manned == {**alone, "workers": 1}
+    assert late == {"namespace": "default", "name": "late", "workers": 1, "note": "ResolvedRefs: no ModelProvider"}
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+
+
 async def test_every_route_is_described(client: httpx2.AsyncClient) -> None:
     schema = (await client.get("/openapi.json")).json()
     operations = {(method, path) for path, item in schema["paths"].items() for method in item if method != "parameters"}
@@ -291,6 +314,7 @@ async def test_every_route_is_described(client: httpx2.AsyncClient) -> None:
     assert operations == {
         ("post", "/agents/{agent}/{id}"),
         ("get", "/agents/{agent}/{id}"),
+        ("get", "/agents/{agent}"),
         ("get", "/agents/{agent}/{id}/records"),
         ("get", "/agents/{agent}/{id}/messages"),
         ("post", "/agents/{agent}/{id}/steer"),

@@ -13,7 +13,7 @@ from kubeharness.core.ids import DEFAULT_SESSION
 from kubeharness.core.json import Json, JsonObject
 from kubeharness.core.records import SubmissionSettled
 from kubeharness.core.text import clean_json, clean_text
-from kubeharness.engine.runtime import Cancelled, Ended, Order, Receipt, Snapshot, SubmissionView
+from kubeharness.engine.runtime import AgentView, Cancelled, Ended, Order, Receipt, Snapshot, SubmissionView
 
 M = TypeVar("M", bound="Body")
 
@@ -109,6 +109,17 @@ class CancelAnswer(Wire):
 
     submission_id: str
     status: Literal["cancelled", "cancelling"]
+
+
+class AgentAnswer(Wire):
+    """An agent as it is served now. `workers`: how many live ones could claim its work."""
+
+    namespace: str
+    name: str
+    desired_revision: str | None = None
+    active_revision: str | None = None
+    note: str | None = None
+    workers: int
 
 
 class SubmissionAnswer(ReceiptAnswer):
@@ -246,6 +257,15 @@ def settled_json(settled: SubmissionSettled) -> JsonObject:
     """The payload of a settlement, as it lies in the log."""
     payload = codec.to_json(settled)
     return payload if isinstance(payload, dict) else {}
+
+
+def agent_json(view: AgentView) -> JsonObject:
+    """An agent as it is served now."""
+    answer: JsonObject = {"namespace": view.namespace, "name": view.name, "workers": view.workers}
+    for name, value in (("desiredRevision", view.desired), ("activeRevision", view.active), ("note", view.note)):
+        if value:
+            answer[name] = value
+    return answer
 
 
 def submission_json(view: SubmissionView, settled: SubmissionSettled | None = None) -> JsonObject:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kubeharness.core import codec
 from kubeharness.core.dispatch import Address
 from kubeharness.core.errors import KubeharnessError, NotFound, Unavailable
-from kubeharness.core.ids import ConversationId, InboxId, SubmissionId, conversation_id, record_id
+from kubeharness.core.ids import ConversationId, InboxId, RevisionId, SubmissionId, conversation_id, record_id
 from kubeharness.core.records import SettledStatus, SubmissionSettled
 from kubeharness.engine.admission import Admissions, Order
 from kubeharness.engine.cancelling import Cancelling
@@ -30,6 +30,7 @@ OUTPUT_LOOKS = 6
 
 __all__ = [
     "Address",
+    "AgentView",
     "Alarm",
     "Cancelled",
     "Ended",
@@ -42,6 +43,20 @@ __all__ = [
     "Subscription",
     "Until",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentView:
+    """An agent as it is served now, and who could run it."""
+
+    namespace: str
+    name: str
+    desired: RevisionId | None
+    active: RevisionId | None
+    note: str
+    """Why the desired one is not the active one, or why there is none."""
+    workers: int
+    """Live workers of its pool: a beat in the last 60 s, and not draining."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +80,13 @@ class Runtime:
         heads: Heads,
         *,
         framer: Framer,
+        pool: str = "shared",
         poll_seconds: float = 1.0,
         randomness: Callable[[int], bytes] = os.urandom,
         crash: CrashPoints = UNARMED,
     ) -> None:
         self._store = store
+        self._pool = pool
         self._heads = heads
         self._transcripts = Transcripts(store, waker, framer=framer, poll_seconds=poll_seconds)
         self._admissions = Admissions(store, waker, clock, heads, randomness, crash)
@@ -94,7 +111,15 @@ class Runtime:
         """A running gateway; on leaving, streams end and the process says that it is gone. The store stays open."""
         heads = Heads(store, waker, clock, component_id, "gateway", pool, poll_seconds=poll_seconds)
         runtime = Runtime(
-            store, waker, clock, heads, framer=framer, poll_seconds=poll_seconds, randomness=randomness, crash=crash
+            store,
+            waker,
+            clock,
+            heads,
+            framer=framer,
+            pool=pool,
+            poll_seconds=poll_seconds,
+            randomness=randomness,
+            crash=crash,
         )
         async with asyncio.TaskGroup() as tasks:
             life = tasks.create_task(runtime.run(), name="gateway runtime")
@@ -155,6 +180,22 @@ class Runtime:
         if view.key.namespace != namespace:
             raise _missing(submission)
         return view
+
+    async def agent(self, namespace: str, name: str) -> AgentView:
+        """What of an agent is in force, and how many workers could claim its work. Raises NotFound, Unavailable."""
+        head = await self._heads.look(namespace, name)
+        if head is None:
+            raise NotFound(f"agent {name!r}")
+        async with answering():
+            live = await self._store.acknowledged(version=0, pool=self._pool)
+        return AgentView(
+            namespace=namespace,
+            name=name,
+            desired=head.desired,
+            active=head.active,
+            note=head.note,
+            workers=live.workers,
+        )
 
     async def conversation(self, address: Address) -> ConversationId:
         """The conversation that an address means, whether or not anything was said. Raises NotFound."""

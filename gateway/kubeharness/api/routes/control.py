@@ -9,6 +9,7 @@ from kubeharness.api.asgi import while_connected
 from kubeharness.api.call import Call
 from kubeharness.api.routes.stream import offset_of
 from kubeharness.api.wire import (
+    AgentAnswer,
     CancelAnswer,
     CancelBody,
     CancelSubmissionBody,
@@ -17,6 +18,7 @@ from kubeharness.api.wire import (
     RecordsAnswer,
     SnapshotAnswer,
     SubmissionAnswer,
+    agent_json,
     cancelled_json,
     records_json,
     snapshot_json,
@@ -69,6 +71,13 @@ AFTER = ("after", "string", "A record's id, exclusive.")
 
 def _json(value: Json, status: int = 200) -> Response:
     return Response(codec.dumps(value), status, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+@router.get("/agents/{agent}", summary="An agent as it is served now", response_model=AgentAnswer)
+async def agent(call: Called, agent: AgentName) -> Response:
+    """Its revisions, why the newest is not in force, and how many live workers could claim its work."""
+    await call.require("read")
+    return _json(agent_json(await call.runtime.agent(call.namespace, call.path.agent or "")))
 
 
 @router.post(
