@@ -99,7 +99,7 @@ def test_the_dev_postgres_is_reached_by_our_pods_alone(dev: Rendered, component:
 
     assert policies(dev).allow(pod(component, dev), postgres, 5432)
     assert not policies(dev).allow(pod(component, dev), Peer(address=PUBLIC), 5432)
-    assert not policies(dev).allow(elsewhere(**{"app.kubernetes.io/component": component}), postgres, 5432)
+    assert not policies(dev).allow(elsewhere(**pod(component, dev).labels), postgres, 5432)
     assert not policies(dev).allow(postgres, Peer(address=PUBLIC), 443)
 
 

@@ -248,3 +248,17 @@ def test_the_crds_chart_holds_the_crds_annotated_to_stay() -> None:
         }
 
     assert sorted(found, key=lambda crd: str(crd["metadata"]["name"])) == committed
+
+
+@pytest.mark.parametrize(("name", "kind"), [("default", "ClusterRole"), ("namespaced", "Role")])
+def test_the_remedy_for_a_forbidden_secret_names_what_is_there(
+    name: str, kind: str, profiles: dict[str, Rendered]
+) -> None:
+    [container] = profiles[name].pods()["Deployment/kubeharness-worker"]["spec"]["containers"]
+    [grant] = [item["value"] for item in container["env"] if item["name"] == "KUBEHARNESS_SECRETS_GRANT"]
+    account = profiles[name].one("ServiceAccount", "kubeharness-worker")["metadata"]
+
+    assert grant == (
+        f"--{kind.lower()}=kubeharness-worker-secrets --serviceaccount={account['namespace']}:{account['name']}"
+    )
+    assert "kubeharness-worker-secrets" in {found["metadata"]["name"] for found in profiles[name].of(kind)}

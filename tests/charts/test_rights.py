@@ -1,27 +1,19 @@
 """What the chart's accounts and roles may do, asked of a real server with their own tokens, against rights.txt."""
 
 import re
-import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from charts.rendering import Document, render
-from cluster.access import Cluster, Rule
+from charts.installing import PLACES, Installed, Right, installed
+from cluster.access import Cluster
 
 RIGHTS = (Path(__file__).parent / "rights.txt").read_text()
-RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 KINDS = ("agents", "modelproviders", "toolservers")
 ACCOUNTS = ("gateway", "worker", "operator", "migrate")
-PLACES = ("RELEASE", "SERVED", "OTHER")
 AGGREGATION_SECONDS = 20.0
-
-Right = tuple[str, str, str, str, str]
-"""(account, place, verb, resource, name)"""
 
 
 def written(section: str, name: str) -> set[Right]:
@@ -36,58 +28,6 @@ def written(section: str, name: str) -> set[Right]:
         for where in PLACES if place == "*" else (place,):
             found |= {(account, where, verb, one, "".join(names).replace("NAME", name)) for one in resources}
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """A release's accounts and rights on the server, and three namespaces."""
-
-    cluster: Cluster
-    name: str
-    places: dict[str, str]
-
-    def rights(self, account: str, *, of: tuple[str, str]) -> set[Right]:
-        """What that ServiceAccount, (namespace, name), may do in each place, beyond what every account may."""
-        config = self.cluster.service_account_kubeconfig(*of)
-        anybody = self.cluster.service_account_kubeconfig(self.places["OTHER"], "anybody")
-        found: set[Right] = set()
-        for place, namespace in self.places.items():
-            common = _flat(self.cluster.can_i_list(namespace=namespace, kubeconfig=anybody))
-            own = _flat(self.cluster.can_i_list(namespace=namespace, kubeconfig=config))
-            found |= {(account, place, *right) for right in own - common}
-        return found
-
-
-def _flat(rules: list[Rule]) -> set[tuple[str, str, str]]:
-    return {
-        (verb, f"{resource}.{group}".rstrip("."), name)
-        for rule in rules
-        for verb in rule.verbs
-        for group in rule.groups
-        for resource in rule.resources
-        for name in rule.names or ("",)
-    }
-
-
-@contextmanager
-def installed(cluster: Cluster, values: Document, *, namespaced: bool = False) -> Iterator[Installed]:
-    """Apply what a render has of accounts and rights; all of it is gone at the end."""
-    tag = secrets.token_hex(3)
-    places = {place: f"charts-{place.lower()}-{tag}" for place in PLACES}
-    for namespace in places.values():
-        cluster.kubectl("create", "namespace", namespace)
-    cluster.kubectl("create", "serviceaccount", "anybody", "--namespace", places["OTHER"])
-    where = {"namespaces": [places["SERVED"]]} if namespaced else {"rbac": {"secretNamespaces": [places["SERVED"]]}}
-    rendered = render({**values, **where}, release=f"r{tag}", namespace=places["RELEASE"])
-    wanted = [document for document in rendered.objects if document["kind"] in RBAC]
-    try:
-        cluster.apply(*wanted)
-        yield Installed(cluster=cluster, name=f"r{tag}-kubeharness", places=places)
-    finally:
-        for document in wanted:
-            if document["kind"].startswith("Cluster"):
-                cluster.kubectl("delete", document["kind"], document["metadata"]["name"], "--wait=false")
-        cluster.kubectl("delete", "namespace", *places.values(), "--wait=false")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.access import Cluster
-from cluster.binaries import control_plane_binaries
+from cluster.binaries import control_plane_binaries, helm
 from cluster.bringup import Executables
 from cluster.errors import ClusterError
 from cluster.node import NodeCluster
@@ -23,6 +23,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     asked = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     with contextlib.suppress(ClusterError):  # the fixture says it again, as the failure of a test
+        if "control_plane" in asked:
+            helm()  # accounts and their rights are the chart's
         if "control_plane" in asked and not is_given():
             control_plane_binaries()
         if "node" in asked and choice() in ("", "own"):

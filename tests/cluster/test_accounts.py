@@ -41,7 +41,7 @@ def test_the_operator_reads_our_kinds_and_writes_only_their_status(
     ours = [rule for rule in rules if rule.groups == ("kubeharness.dev",)]
 
     assert verbs_on(ours, kind) == {"get", "list", "watch"}
-    assert verbs_on(ours, f"{kind}/status") == {"patch", "update"}
+    assert verbs_on(ours, f"{kind}/status") == {"patch"}
 
 
 def test_the_worker_gets_a_secret_by_name_and_lists_none(accounts: Cluster, namespace: str) -> None:

@@ -9,7 +9,7 @@ metadata:
 rules:
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
 
 {{/* Arguments: root, component. */}}

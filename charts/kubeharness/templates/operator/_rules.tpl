@@ -5,12 +5,11 @@
   verbs: [get, list, watch]
 - apiGroups: [kubeharness.dev]
   resources: [agents/status, modelproviders/status, toolservers/status]
-  verbs: [patch, update]
+  verbs: [patch]
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch]
-# on transitions; patch counts a repeated one
-- apiGroups: ["", events.k8s.io]
+- apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
