@@ -52,6 +52,7 @@ class Request:
 class RawWire:
     """A running server; `left` is set once a client has gone in the middle of an answer."""
 
+    host: str = "127.0.0.1"
     port: int = 0
     connections: int = 0
     requests: list[Request] = field(default_factory=list)
@@ -60,21 +61,21 @@ class RawWire:
     @property
     def base_url(self) -> str:
         """The URL before the path of chat completions."""
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http://{self.host}:{self.port}/v1"
 
     @property
     def url(self) -> str:
         """The URL of an MCP endpoint."""
-        return f"http://127.0.0.1:{self.port}/mcp"
+        return f"http://{self.host}:{self.port}/mcp"
 
 
 Answers = Sequence[Answer] | Callable[[Request], Answer]
 
 
 @asynccontextmanager
-async def raw_wire(answers: Answers) -> AsyncIterator[RawWire]:
+async def raw_wire(answers: Answers, *, host: str = "127.0.0.1") -> AsyncIterator[RawWire]:
     """Serve for the block: the answers in turn (the last for ever), or what a function says of each request."""
-    wire = RawWire()
+    wire = RawWire(host)
     given = list(answers) if not callable(answers) else []
     serving: dict[asyncio.StreamWriter, asyncio.Event] = {}
 
@@ -97,7 +98,7 @@ async def raw_wire(answers: Answers) -> AsyncIterator[RawWire]:
             writer.close()
             ended.set()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, host, 0)
     wire.port = server.sockets[0].getsockname()[1]
     try:
         yield wire
