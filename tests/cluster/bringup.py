@@ -92,7 +92,7 @@ class Bringup:
 
         Raises ProcessFailed with the end of the log of what ended or was not ready in time.
         """
-        leftovers.remember_the_machine(self.folder)
+        leftovers.remember_the_machine(self.folder.parent)
         signing = self._start_control_plane()
         self._start_containerd()
         database = Database(self.folder)

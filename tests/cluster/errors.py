@@ -7,6 +7,7 @@ ClusterError
 ├── NoCluster            the environment names a cluster that cannot be had
 ├── ProcessFailed        a process of the control plane ended, or was not ready in time
 ├── NamespaceFailed      the node's network namespace cannot be made or entered
+├── SweepFailed          what a node left does not go away
 ├── NotReady             a node that ran does not answer in time
 ├── ImportFailed         the node did not take an image
 ├── DatabaseFailed       the Postgres beside the node refused a statement
@@ -63,6 +64,13 @@ class NamespaceFailed(ClusterError):
 
     def __init__(self, what: str, said: str) -> None:
         super().__init__(f"the node tier runs in a network namespace of its own and must be root: {what}: {said}")
+
+
+class SweepFailed(ClusterError):
+    """What a node left does not go away."""
+
+    def __init__(self, folder: Path, why: str) -> None:
+        super().__init__(f"the node in {folder} cannot be cleared away: {why}; end or unmount these, then try again")
 
 
 class NotReady(ClusterError):

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.errors import SweepFailed
 from cluster.namespaces import NetworkNamespace
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -30,6 +31,8 @@ _SYSCTLS = (
     "kernel/keys/root_maxbytes",
 )
 
+
+_MACHINE = "machine.json"
 
 # What they make although it cannot be told to them where; the deepest first.
 _SHARED_FOLDERS = tuple(
@@ -86,12 +89,13 @@ class Started:
         return _started_at(self.pid) == self.since
 
 
-def remember_the_machine(folder: Path) -> None:
-    """Write down how the machine is, before a kubelet and a containerd change it."""
-    settings = {name: value for name in _SYSCTLS if (value := _sysctl(name)) is not None}
-    (folder / "sysctls.json").write_text(json.dumps(settings))
-    absent = [str(path) for path in _SHARED_FOLDERS if not path.exists()]
-    (folder / "absent.json").write_text(json.dumps(absent))
+def remember_the_machine(clusters: Path) -> None:
+    """Write down how the machine is before its first kubelet and containerd change it; the last sweep mends it."""
+    path = clusters / _MACHINE
+    if not path.exists():
+        settings = {name: value for name in _SYSCTLS if (value := _sysctl(name)) is not None}
+        absent = [str(folder) for folder in _SHARED_FOLDERS if not folder.exists()]
+        path.write_text(json.dumps({"settings": settings, "absent": absent}))
 
 
 def make_cgroups(name: str) -> None:
@@ -105,21 +109,26 @@ def make_cgroups(name: str) -> None:
 
 
 def sweep(folder: Path, name: str) -> None:
-    """End what runs of the node `name`, and remove its cgroups, mounts, namespace and folder; idempotent."""
+    """End what runs of the node `name`, and remove its cgroups, mounts, namespace and folder; idempotent.
+
+    Raises SweepFailed if something does not go.
+    """
+    if not name:
+        raise ValueError("the cgroup of no name is the root: everything on the machine would be ended")
     deadline = time.monotonic() + _SECONDS
     while pids := {*_written_down(folder), *_shims(folder), *_in_cgroups(name)}:
         for pid in pids:
             _kill(pid)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"these processes of {folder} do not end: {sorted(pids)}")
+            raise SweepFailed(folder, f"these processes do not end: {sorted(pids)}")
         time.sleep(0.02)
     _remove_shim_sockets(folder)
     _unmount(folder)
     _remove_cgroups(name)
     NetworkNamespace(name).delete()
     _remove_foreign_files(folder, name)
-    _restore_sysctls(folder / "sysctls.json")
     shutil.rmtree(folder, ignore_errors=True)
+    _mend_the_machine(folder.parent)
 
 
 def _written_down(folder: Path) -> Iterator[int]:
@@ -173,10 +182,17 @@ def _remove_shim_sockets(folder: Path) -> None:
 
 
 def _unmount(folder: Path) -> None:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
-    for point in sorted((p for p in points if p.startswith(f"{folder}/")), reverse=True):  # the deepest first
+    for point in sorted(mounts_below(folder), reverse=True):  # the deepest first
         subprocess.run(["umount", "--lazy", point], capture_output=True, timeout=10, check=False)
+    if left := mounts_below(folder):  # a pod may have mounted a folder of the host there: never remove through it
+        raise SweepFailed(folder, f"these mounts stay: {left}")
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """The mount points below a folder."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = (line.split()[4].encode().decode("unicode_escape") for line in lines)
+    return [point for point in points if point.startswith(f"{folder}/")]
 
 
 def _remove_cgroups(name: str) -> None:
@@ -204,20 +220,23 @@ def _remove_foreign_files(folder: Path, name: str) -> None:
             link.unlink(missing_ok=True)
     for result in Path("/var/lib/cni/results").glob(f"{name}-*"):
         result.unlink(missing_ok=True)
-    absent = folder / "absent.json"
-    made = json.loads(absent.read_text()) if absent.exists() else []
-    if str(_SHARED_FOLDERS[0]) in made:
+
+
+def _mend_the_machine(clusters: Path) -> None:
+    """Once no node is left: settings as they were, and the folders gone that nobody had."""
+    path = clusters / _MACHINE
+    if not path.exists() or any(clusters.glob("*/")):
+        return
+    before = json.loads(path.read_text())
+    for name, value in before["settings"].items():
+        if _sysctl(name) != value:
+            Path("/proc/sys", name).write_text(value)
+    if str(_SHARED_FOLDERS[0]) in before["absent"]:
         (_SHARED_FOLDERS[0] / "kubelet.sock").unlink(missing_ok=True)
-    for path in made:
-        with contextlib.suppress(OSError):  # there is none, or another node has something in it
-            Path(path).rmdir()
-
-
-def _restore_sysctls(path: Path) -> None:
-    if path.exists():
-        for name, value in json.loads(path.read_text()).items():
-            if _sysctl(name) != value:
-                Path("/proc/sys", name).write_text(value)
+    for folder in before["absent"]:
+        with contextlib.suppress(OSError):  # there is none, or somebody else has something in it
+            Path(folder).rmdir()
+    path.unlink()
 
 
 def _sysctl(name: str) -> str | None:

@@ -118,7 +118,7 @@ class OwnNode(NodeCluster):
         before = self._kubelet()
         if not before.lives():
             arguments = (self.folder, "kubelet", before.command, before.environment, self._kept)
-            self._started.append(bringup.start_part(*arguments))
+            self.owns(bringup.start_part(*arguments))
         self.wait_ready()
         _until(self._kubelet_knows_its_pods, _READY_SECONDS, "the kubelet did not take its pods up again")
 
@@ -146,6 +146,13 @@ class OwnNode(NodeCluster):
 
     def _kubelet(self) -> leftovers.Started:
         return leftovers.Started.read(self.folder / "pids" / "kubelet.json")
+
+    def owns(self, process: Process) -> None:
+        """Take a process of the node, to be buried here or, if the node is kept, never."""
+        if self._kept:
+            process.let_go()
+        else:
+            self._started.append(process)
 
     def reap(self) -> None:
         """Bury the processes that were started here, once they were ended."""
@@ -199,7 +206,12 @@ def end_kept_node() -> None:
 
 
 def clear_abandoned() -> None:
-    """Take away what nodes left whose starter was killed. A kept node, and one whose starter lives, stay."""
+    """Take away what nodes left whose starter was killed. A kept node, and one whose starter lives, stay.
+
+    Raises NoCluster if we are not root, SweepFailed if something stays.
+    """
+    if os.geteuid() != 0:
+        raise NoCluster("a node of our own takes root: it makes a network namespace, mounts and cgroups")
     for folder in CLUSTERS.glob("*/"):
         with _locked(folder.name) as free:
             if free and not _is_kept(folder):
@@ -233,7 +245,8 @@ def _brought_up(name: str, *, kept: bool) -> Iterator[tuple[OwnNode, Callable[[]
                 process.stop()
             raise
         node = OwnNode(folder)
-        node._started += start.started
+        for process in start.started:
+            node.owns(process)
         yield node, lambda: leftovers.sweep(folder, name)
     if not kept:
         (CLUSTERS / f"{name}.lock").unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from cluster.pki import KeyPair
 
 _SECONDS = 5.0
+DNS_PORT = 53
 _TYPE_A, _CLASS_IN = 1, 1
 
 
@@ -57,7 +58,7 @@ def resolve(name: str, *, server: str) -> list[str]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.settimeout(1.0)
         try:
-            udp.connect((server, 53))
+            udp.connect((server, DNS_PORT))
             udp.send(struct.pack(">HHHHHH", number, 0x0100, 1, 0, 0, 0) + question)
             answer = udp.recv(4096)
         except OSError:

@@ -35,6 +35,10 @@ class Process:
         lines = self.log.read_text(errors="replace").splitlines()
         return ProcessFailed(self.name, what, self.log, "\n".join(lines[-_TAIL_LINES:]))
 
+    def let_go(self) -> None:
+        """Ask nothing more of it: it outlives us, and Python would warn that nobody waited for it."""
+        self._popen.returncode = 0
+
     def stop(self, grace_seconds: float = 3.0) -> None:
         """End it: ask, then kill. Nothing happens if it has ended already."""
         self._popen.terminate()
