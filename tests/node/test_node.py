@@ -106,11 +106,13 @@ def test_a_kubelet_killed_and_started_again_keeps_its_pods(echo: Echo, node: Nod
     before = echo.pods()
     node.kill_kubelet()
     time.sleep(1)
+    name = next(iter(before))
+    with pytest.raises(KubectlFailed, match="refused"):
+        echo.kubectl("exec", name, "--", "/echo", "healthy")
     assert {echo.asked("/") for _ in range(40)} == set(before)
     node.start_kubelet()
 
     assert echo.pods() == before
-    name = next(iter(before))
     assert echo.kubectl("exec", name, "--", "/echo", "healthy") == "healthy\n"
 
 
