@@ -183,7 +183,7 @@ def test_the_gateway_sees_digests_of_tokens_and_never_a_token(profiles: dict[str
     assert volume["secret"]["items"] == [{"key": "tokens.json", "path": "tokens.json"}]
 
 
-def test_one_value_is_the_prefix_of_gateway_route_and_ingress() -> None:
+def test_one_value_is_the_prefix_of_gateway_route_and_ingress_c51() -> None:
     routes = {"ingress": {"enabled": True}, "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]}}
     rendered = render({"pathPrefix": "/harness", **routes})
     bare = render(routes)
