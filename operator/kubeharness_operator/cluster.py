@@ -68,14 +68,14 @@ class KubernetesCluster:
         """Close the connections."""
         await self._client.close()
 
-    async def status_schemas(self) -> Mapping[str, JsonObject]:
-        """What the server takes as status, by plural."""
+    async def schemas(self) -> Mapping[str, JsonObject]:
+        """What the server takes as our kinds, by plural."""
         try:
             answer = await self._call("GET", f"/openapi/v3/apis/{GROUP}/{VERSION}")
         except NotServed as error:
             raise NotServed(f"none of the CRDs of {API_VERSION} is served") from error
         found = {
-            plural: _status_schema(answer, plural, kind)
+            plural: _schema(answer, plural, kind)
             for plural, kind in KINDS.items()
             if f"/apis/{API_VERSION}/namespaces/{{namespace}}/{plural}/{{name}}/status" in answer.get("paths", {})
         }
@@ -135,7 +135,7 @@ class KubernetesCluster:
             "kind": "Event",
             "metadata": {"generateName": f"{event.name}.", "namespace": event.namespace},
             "involvedObject": {
-                "apiVersion": API_VERSION,
+                "apiVersion": event.api_version,
                 "kind": event.kind,
                 "namespace": event.namespace,
                 "name": event.name,
@@ -230,12 +230,11 @@ def _path(plural: str, namespace: str | None, name: str | None = None) -> str:
     return f"{root}{within}/{plural}" + (f"/{name}" if name is not None else "")
 
 
-def _status_schema(answer: Document, plural: str, kind: str) -> JsonObject:
-    """The schema of a kind's status in an OpenAPI v3 document. Raises NotServed if there is none."""
+def _schema(answer: Document, plural: str, kind: str) -> JsonObject:
+    """The schema of a kind in an OpenAPI v3 document. Raises NotServed if it says nothing of a status."""
     for schema in answer.get("components", {}).get("schemas", {}).values():
         for named in schema.get("x-kubernetes-group-version-kind", ()):
-            if (named.get("group"), named.get("version"), named.get("kind")) == (GROUP, VERSION, kind):
-                status = schema.get("properties", {}).get("status")
-                if isinstance(status, dict):
-                    return status
+            ours = (named.get("group"), named.get("version"), named.get("kind")) == (GROUP, VERSION, kind)
+            if ours and isinstance(schema.get("properties", {}).get("status"), dict):
+                return cast("JsonObject", schema)
     raise NotServed(f"the CRD {plural}.{GROUP} has no schema for a status")

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, cast
 from kubeharness.core.errors import Conflict
 from kubeharness.core.ids import RevisionId
 from kubeharness.core.revision import StoredRevision
-from kubeharness.store.migrate import verify_schema
+from kubeharness.store.migrate import check_schema
 from kubeharness.store.postgres.checks import Checks
 from kubeharness.store.postgres.database import Database
 from kubeharness.store.postgres.notify import PostgresWaker
 from kubeharness.store.postgres.revisions import Publisher
 from kubeharness_operator.cluster import KubernetesCluster, load_configuration
 from kubeharness_operator.health import Health, serving
+from kubeharness_operator.news import PodEvents
 from kubeharness_operator.objects import AGENTS, CONFIG_MAPS, KINDS, Key, Objects
 from kubeharness_operator.ports import Acknowledgement, CheckPut, CheckResult, Cluster, EpochOver, Head, HeadWrite
 from kubeharness_operator.queue import WorkQueue
@@ -51,10 +52,13 @@ class PostgresPublisher:
         self._revisions = Publisher(database)
         self._checks = Checks(database)
 
-    async def epoch(self, installation: str) -> int:
-        """Take over as publisher, if this build may run on the schema; else SchemaRefused, and nothing is touched."""
+    async def ready(self) -> None:
+        """Ask the database for its schema."""
         async with self._database.read() as connection:
-            await verify_schema(connection)
+            await check_schema(connection)
+
+    async def epoch(self, installation: str) -> int:
+        """Take over as publisher; the database is another installation's: Conflict."""
         return await self._revisions.epoch(installation)
 
     async def publish(self, epoch: int, heads: Sequence[HeadWrite]) -> int:
@@ -132,13 +136,14 @@ class Operator:
 
     def leading(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """What runs from the start: it needs nothing of the API server."""
-        return (self.reconciler.follow,)
+        return (self.reconciler.follow, PodEvents(self.cluster, self.health, self.settings).run)
 
     def working(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """What runs once the CRDs are served."""
         return (
             lambda: self.queue.run(self.reconciler.work, workers=WORKERS),
             self.reconciler.reread,
+            self.reconciler.relearn,
             self.sweep.run,
         )
 
@@ -171,7 +176,7 @@ async def operator(settings: OperatorSettings) -> AsyncIterator[Operator]:
     ):
         log.info("health on port %d", port)
         cluster = KubernetesCluster(await load_configuration(), instance=settings.installation_id)
-        database = Database(url, pooled=settings.database_pooled)
+        database = Database(url, pooled=settings.database_pooled, check=check_schema)
         objects = Objects()
         queue: WorkQueue[Key] = WorkQueue(expected=EXPECTED)
         reconciler = Reconciler(
@@ -200,6 +205,7 @@ async def operator(settings: OperatorSettings) -> AsyncIterator[Operator]:
         waker.on_work(reconciler.hint)
         health.gauges, health.deaf = parts.figures, lambda: parts.sweep.deaf
         health.trouble = lambda: parts.sweep.trouble
+        health.database = lambda: reconciler.database_trouble
         health.lacking = lambda: reconciler.reports.lacking
         try:
             yield parts

@@ -1,7 +1,7 @@
 """/healthz, /readyz and /metrics on a port of its own: up before anything else, and for as long as the process is.
 
 Alive means: the loop turns, and the watches are not deaf. Ready means: CRDs served, watches running, and the last
-complete look at the API server succeeded.
+complete look at the API server succeeded, the database answers with a schema of ours, and the CRDs have every field.
 """
 
 import asyncio
@@ -29,7 +29,9 @@ class Health:
     trouble: Callable[[], str] = field(default=str)
     """Why the last complete look at the API server failed; empty if it did not."""
     lacking: Callable[[], str] = field(default=str)
-    """What the server's CRDs lack: said, and lived with."""
+    """What the server's CRDs lack: they are older than we are."""
+    database: Callable[[], str] = field(default=str)
+    """Why the database cannot be used; empty if it can."""
     gauges: Callable[[], Mapping[str, float]] = field(default=dict)
     """Figures by metric name, read when they are asked for."""
     deaf: Callable[[], int] = field(default=lambda: 0)
@@ -51,8 +53,11 @@ class Health:
         trouble = self.trouble()
         if trouble:
             return False, f"the API server does not let us see everything: {trouble}"
-        lacking = self.lacking()
-        return True, f"ok ({lacking})" if lacking else "ok"
+        if database := self.database():
+            return False, f"the database cannot be used: {database}"
+        if lacking := self.lacking():
+            return False, lacking
+        return True, "ok"
 
     def metrics(self) -> str:
         """The figures in Prometheus' text format."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from kubeharness.core.ids import RevisionId
 from kubeharness.core.json import Json, JsonObject
 from kubeharness.core.revision import StoredRevision
+from kubeharness.kinds.common import API_VERSION
 
 Document = dict[str, Any]
 """An object as the API server gives it."""
@@ -51,6 +52,7 @@ class ObjectMeta(NamedTuple):
 class ObjectEvent:
     """A core/v1 Event about an object."""
 
+    api_version: str = API_VERSION
     kind: str
     namespace: str
     name: str
@@ -64,8 +66,11 @@ class ObjectEvent:
 class Cluster(Protocol):
     """The few things that we ask of the API server. Each call has a deadline. Raises ClusterError."""
 
-    async def status_schemas(self) -> Mapping[str, JsonObject]:
-        """What the server takes as status, by plural. Raises NotServed, naming the CRDs that are missing."""
+    async def schemas(self) -> Mapping[str, JsonObject]:
+        """What the server takes as an object of each of our kinds, `spec` and `status` among its properties.
+
+        By plural. Raises NotServed, naming the CRDs that are missing or have no status.
+        """
         ...
 
     async def get(self, plural: str, namespace: str, name: str) -> Document | None:
@@ -201,6 +206,10 @@ class CheckResult(Protocol):
 
 class RevisionPublisher(Protocol):
     """The configuration verbs of the store that a publisher uses. Raises core's Unavailable and Conflict."""
+
+    async def ready(self) -> None:
+        """Raises Unavailable, with the reason, unless the database answers and this build may run on its schema."""
+        ...
 
     async def epoch(self, installation: str) -> int:
         """Take over as publisher; a foreign installation's database is a Conflict."""

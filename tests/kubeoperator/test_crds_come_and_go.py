@@ -40,11 +40,13 @@ def crds() -> list[Json]:
 
 
 def older(crd: Json) -> Json:
-    """Without fields of the status that came later."""
+    """Without fields that came later, of the status and of the spec."""
     crd = copy.deepcopy(crd)
-    status = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     for name in ("tools", "desiredRevision"):
-        status.pop(name, None)
+        properties["status"]["properties"].pop(name, None)
+    if crd["spec"]["names"]["kind"] == "Agent":
+        del properties["spec"]["properties"]["model"]["properties"]["topP"]
     return crd
 
 
@@ -115,19 +117,28 @@ async def test_it_waits_for_its_crds_and_survives_their_removal(
         assert process.alive()
 
 
-async def test_an_older_crd_is_said_and_written_as_far_as_it_goes(
+async def test_an_older_crd_is_named_written_as_far_as_it_goes_and_well_once_it_is_upgraded_c50(
     own_cluster: Cluster, room: Room, postgres_url: str, tmp_path: Path
 ) -> None:
     await install(own_cluster, [older(crd) for crd in crds()])
-    async with operator(own_cluster, postgres_url, tmp_path) as process, fleet_of(postgres_url):
+    said = "CRD agents.kubeharness.dev lacks spec.model.topP, status.desiredRevision, status.tools: older"
+    async with operator(own_cluster, postgres_url, tmp_path, ready=False) as process, fleet_of(postgres_url):
+        await says(process, 503, said)
         await room.apply(agent(tools=[{"name": "clock", "builtin": {"name": "clock"}}]), provider())
         await room.reaches("agent", "demo", "Ready", "True")
         status = (await room.get("agent", "demo"))["status"]
 
         assert "tools" not in status
         assert status["activeRevision"]
-        assert process.get("/readyz") == (200, "ok (agents lack status fields desiredRevision, tools)\n")
-        assert "upgrade the CRDs" in process.log()
+        assert process.get("/healthz")[0] == 200
+        assert process.log().count(said) == 2  # the reports' word, and readiness'
+        assert "upgrade the CRDs (chart kubeharness-crds)" in process.log()
+
+        await install(own_cluster, crds())
+        await says(process, 200, "ok", seconds=20)
+        async with asyncio.timeout(20):
+            while "tools" not in (await room.get("agent", "demo"))["status"]:
+                await asyncio.sleep(0.1)
 
 
 async def test_specs_that_a_looser_crd_let_in_stop_nobody_c48(

@@ -27,8 +27,10 @@ async def test_it_is_alive_at_once_and_ready_once_the_watches_run() -> None:
         alive, unready = await get(port, "/healthz"), await get(port, "/readyz?verbose")
         health.served = health.watching = True
         ready = await get(port, "/readyz")
-        health.lacking = lambda: "agents lack status fields tools"
+        health.lacking = lambda: "CRD agents.kubeharness.dev lacks status.tools"
         lacking = await get(port, "/readyz")
+        health.database = lambda: "nothing listens"
+        lost = await get(port, "/readyz")
         health.trouble = lambda: "GET: 503"
         troubled = await get(port, "/readyz")
         health.trouble = str
@@ -38,7 +40,8 @@ async def test_it_is_alive_at_once_and_ready_once_the_watches_run() -> None:
     assert alive == ("200 OK", "ok\n")
     assert unready == ("503 Service Unavailable", "waiting for CRDs not served: agents.kubeharness.dev\n")
     assert ready == ("200 OK", "ok\n")
-    assert lacking == ("200 OK", "ok (agents lack status fields tools)\n")
+    assert lacking == ("503 Service Unavailable", "CRD agents.kubeharness.dev lacks status.tools\n")
+    assert lost == ("503 Service Unavailable", "the database cannot be used: nothing listens\n")
     assert troubled[0] == "503 Service Unavailable"
     assert "GET: 503" in troubled[1]
     assert stopped[0] == "503 Service Unavailable"

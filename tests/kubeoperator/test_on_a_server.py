@@ -31,6 +31,7 @@ from kubeoperator.running import (
 
 pytestmark = pytest.mark.timeout(180)  # the first test waits for a control plane
 
+NOBODY_THERE = "nothing listens at the host and port of the DSN"
 TOOLS: dict[str, Any] = {"tools": [{"name": "files", "toolServer": {"ref": {"name": "files"}}}]}
 
 
@@ -261,7 +262,8 @@ async def test_without_a_database_it_leads_and_says_so_and_recovers_by_itself(
     parts = urlsplit(stage.url)
     [port] = free_ports(1)
     door = Forwarder(parts.hostname or "", parts.port or 0, port)
-    async with stage.operator(url=parts._replace(netloc=f"{parts.username}@127.0.0.1:{port}").geturl()) as process:
+    url = parts._replace(netloc=f"{parts.username}@127.0.0.1:{port}").geturl()
+    async with stage.operator(url=url, ready=False) as process:
         await room.apply(agent(), provider())
         unknown = await room.reaches("agent", "demo", "Ready", "Unknown", reason="DatabaseUnavailable")
         assert unknown["observedGeneration"] == 1
@@ -272,10 +274,13 @@ async def test_without_a_database_it_leads_and_says_so_and_recovers_by_itself(
         await room.apply(agent("second"))
         await room.reaches("agent", "second", "Ready", "Unknown", reason="DatabaseUnavailable")
         assert (await room.condition("agent", "demo", "Ready"))["status"] == "True"
-        assert process.get("/readyz")[0] == process.get("/healthz")[0] == 200
+        assert process.get("/readyz") == (503, f"the database cannot be used: {NOBODY_THERE}\n")
+        assert process.get("/healthz")[0] == 200
 
         await door.up()
         await room.reaches("agent", "second", "Ready", "True")
+        assert process.get("/readyz")[0] == 200
+        assert process.log().count(f"the database cannot be used: {NOBODY_THERE}") <= 4
         door.down()
 
 

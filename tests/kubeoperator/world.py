@@ -68,7 +68,7 @@ class DictCluster:
         if not self.served:
             raise NotServed("GET: 404 page not found")
 
-    async def status_schemas(self) -> Mapping[str, JsonObject]:
+    async def schemas(self) -> Mapping[str, JsonObject]:
         self._answer()
         return dict.fromkeys(KINDS, ANYTHING)
 

@@ -6,12 +6,11 @@ asking the database for what comes back from workers and gateways, and rouses th
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from kubeharness.core.errors import Conflict, KubeharnessError, Unavailable
-from kubeharness.core.json import JsonObject
-from kubeharness_operator.objects import AGENTS, CONFIG_MAPS, Key, Objects
+from kubeharness_operator.objects import AGENTS, CONFIG_MAPS, KINDS, Key, Objects
 from kubeharness_operator.ports import Cluster, ClusterError, EpochOver, RevisionPublisher
 from kubeharness_operator.queue import WorkQueue
 from kubeharness_operator.reconcile.acknowledgements import Acknowledgements
@@ -29,6 +28,7 @@ AFTER_HINT_SECONDS = 0.5
 AFTER_HINT_PENDING_SECONDS = 0.1
 """Hints that come in a burst, and in a busy fleet they never end, are followed once."""
 REREAD_TICK_SECONDS = 5.0
+RELEARN_SECONDS = 3.0
 
 EXPECTED = (ClusterError, Unavailable, EpochOver)
 """What may happen to any key, and is no fault of ours: for the queue."""
@@ -53,7 +53,10 @@ class Reconciler:
         self._hint = asyncio.Event()
         self._references: References[Key, Key] = References()
         self._waiting: set[Key] = set()
-        self._trouble = ""
+        self._objects = objects
+        self._publisher = publisher
+        self.database_trouble = "it has not been asked yet"
+        """Why the database cannot be used; empty if it can."""
         self.heads = Heads(publisher, installation)
         self.checks = Checks(publisher, queue.add)
         self.acknowledgements = Acknowledgements(publisher, queue.add)
@@ -83,9 +86,21 @@ class Reconciler:
         """Something may have come back through the database: look soon."""
         self._hint.set()
 
-    async def learn(self) -> Mapping[str, JsonObject]:
-        """Ask what the server takes as status. Raises ClusterError."""
-        return await self.reports.learn()
+    async def learn(self) -> None:
+        """Ask what the server's CRDs have. Raises ClusterError."""
+        if await self.reports.learn():
+            log.info("the CRDs have all fields now: every status is looked at again")
+            self._rouse(seen.key for plural in KINDS for seen in self._objects.of(plural))
+
+    async def relearn(self) -> None:
+        """Ask again for as long as the CRDs are older than we are, for ever."""
+        while True:
+            await asyncio.sleep(RELEARN_SECONDS)
+            if self.reports.lacking:
+                try:
+                    await self.learn()
+                except ClusterError as error:
+                    log.info("the CRDs are asked for again: %s", error)
 
     async def work(self, key: Key) -> None:
         """Bring one key to where its object says it should be."""
@@ -124,6 +139,7 @@ class Reconciler:
     async def look(self) -> None:
         """Take over if that is not done, and rouse whoever the database has news for. Raises Conflict."""
         try:
+            await self._publisher.ready()
             await self.heads.take_over()
             await self.checks.refresh()
             await self.acknowledgements.ask()
@@ -134,16 +150,17 @@ class Reconciler:
             return
         if not self.database_up:
             self.database_up = True
-            self._trouble = ""
+            self.database_trouble = ""
             log.info("the database answers")
         waiting, self._waiting = self._waiting, set()
         self._rouse(waiting)
 
     def _lost(self, error: KubeharnessError) -> None:
         """Only those that wait for the database are told."""
-        if str(error) != self._trouble:
-            log.warning("%s", error)
-        self._trouble = str(error)
+        why = error.why if isinstance(error, Unavailable) else str(error)
+        if why != self.database_trouble:
+            log.warning("the database cannot be used: %s", why)
+        self.database_trouble = why
         self.database_up = False
         self.acknowledgements.lost()
 

@@ -4,12 +4,8 @@ import logging
 from collections.abc import Mapping
 
 from kubeharness.core.json import JsonObject
-from kubeharness.kinds.agent import AgentStatus
-from kubeharness.kinds.common import Part
-from kubeharness.kinds.modelprovider import ModelProviderStatus
-from kubeharness.kinds.toolserver import ToolServerStatus
 from kubeharness_operator.conditions import Status, pruned, same, transitions
-from kubeharness_operator.objects import AGENTS, KINDS, PROVIDERS, TOOL_SERVERS, Objects, Seen
+from kubeharness_operator.objects import KINDS, Objects, Seen
 from kubeharness_operator.ports import (
     Cluster,
     ClusterError,
@@ -18,14 +14,9 @@ from kubeharness_operator.ports import (
     ObjectEvent,
     SchemaMismatch,
 )
+from kubeharness_operator.reconcile.served import lacking
 
 log = logging.getLogger(__name__)
-
-_STATUSES: Mapping[str, type[Part]] = {
-    AGENTS: AgentStatus,
-    PROVIDERS: ModelProviderStatus,
-    TOOL_SERVERS: ToolServerStatus,
-}
 
 
 class Reports:
@@ -36,18 +27,21 @@ class Reports:
         self._cluster = cluster
         self._schemas: Mapping[str, JsonObject] = {}
         self.lacking = ""
-        """Which fields of a status the server does not take, if any: its CRDs are older than we are."""
+        """Which fields the server's CRDs lack, if any: they are older than we are."""
         self.written = 0
         """How many statuses were written."""
 
-    async def learn(self) -> Mapping[str, JsonObject]:
-        """Ask what the server takes as status: fields that it lacks are left out. Raises NotServed."""
-        self._schemas = await self._cluster.status_schemas()
-        lacking = _lacking(self._schemas)
-        if lacking and lacking != self.lacking:
-            log.warning("%s; upgrade the CRDs", lacking)
-        self.lacking = lacking
-        return self._schemas
+    async def learn(self) -> bool:
+        """Ask what the server takes: fields of a status that it lacks are left out. Raises NotServed.
+
+        Returns whether it takes all now, and did not when it was asked before.
+        """
+        served = await self._cluster.schemas()
+        self._schemas = {plural: _status(schema) for plural, schema in served.items()}
+        before, self.lacking = self.lacking, lacking(served)
+        if self.lacking and self.lacking != before:
+            log.warning("%s", self.lacking)
+        return bool(before) and not self.lacking
 
     async def report(self, seen: Seen, status: Status) -> None:
         """Have the object say this. Raises ClusterError: try again, the object was read anew where that helps."""
@@ -98,16 +92,7 @@ class Reports:
                 log.warning("no Event for %s: %s", seen.key, error)
 
 
-def _lacking(schemas: Mapping[str, JsonObject]) -> str:
-    """What we would write and the server would not take, as a sentence."""
-    found = []
-    for plural, status in _STATUSES.items():
-        schema = schemas.get(plural, {})
-        if schema.get("x-kubernetes-preserve-unknown-fields"):
-            continue
-        served = schema.get("properties")
-        ours = {field.alias or name for name, field in status.model_fields.items()}
-        missing = sorted(ours - set(served if isinstance(served, dict) else ()))
-        if missing:
-            found.append(f"{plural} lack status fields {', '.join(missing)}")
-    return "; ".join(found)
+def _status(schema: JsonObject) -> JsonObject:
+    properties = schema.get("properties")
+    status = properties.get("status") if isinstance(properties, dict) else None
+    return status if isinstance(status, dict) else {"x-kubernetes-preserve-unknown-fields": True}
