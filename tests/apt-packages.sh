@@ -8,6 +8,7 @@ set -euo pipefail
 packages=(
   etcd-server    # tests/cluster: the API server's store
   postgresql-15  # conformance on the oldest Postgres we promise
+  nginx-light    # tests/cli: a real proxy that holds streams back, or does not
 )
 case "${1:-}" in
   "") ;;

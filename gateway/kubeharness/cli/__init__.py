@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from kubeharness.cli import dev, gateway, migrate, publish, settings, token, verbs, verify, worker
+from kubeharness.cli import dev, doctor, gateway, migrate, plan, publish, settings, token, verbs, verify, worker
 from kubeharness.core.errors import KubeharnessError, Unavailable
 
 app = typer.Typer(
@@ -20,6 +20,8 @@ app.command("worker")(worker.worker)
 app.command("migrate")(migrate.migrate)
 app.command("publish")(publish.publish)
 app.command("verify")(verify.verify)
+app.command("plan", cls=plan.PlanCommand)(plan.plan)
+app.command("doctor")(doctor.doctor)
 app.command("settings")(settings.settings)
 app.add_typer(token.app, name="token")
 
