@@ -90,7 +90,7 @@ def _stage(context: Path, commit: str | None) -> None:
     tree = _CHECKOUT
     if commit is not None:
         tree = context.with_name("tree")
-        tree.mkdir()
+        tree.mkdir(parents=True)
         _git_archive(commit, tree)
     if not (tree / _DOCKERFILE).is_file():
         raise ImageFailed(f"{commit or tree} has no {_DOCKERFILE}", "name a later commit")

@@ -3,6 +3,8 @@
 import configparser
 import os
 import stat
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,43 +14,98 @@ from cluster.errors import ImageFailed
 from cluster.images_registries import registry_secrets
 from cluster.images_steps import Order, run
 
-ROOT = Path(__file__).parents[2]
+FILES = {
+    ".dockerignore": "# what the build sees\n*\n!LICENSE\n!gateway/Dockerfile\n!gateway/kubeharness\n**/__pycache__\n",
+    "LICENSE": "free",
+    "secret.env": "not for an image",
+    "gateway/Dockerfile": "FROM scratch",
+    "gateway/notes.txt": "not for an image",
+    "gateway/kubeharness/__init__.py": "a = 1",
+    "gateway/kubeharness/__pycache__/__init__.cpython-311.pyc": "stale",
+    "gateway/kubeharness/store/schema.sql": "SELECT 1",
+}
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small repository in the place of ours."""
+    folder = tmp_path / "checkout"
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    monkeypatch.setattr(images, "_CHECKOUT", folder)
+    _git(folder, "init", "--quiet")
+    _commit(folder)
+    return folder
 
 
 def test_only_what_dockerignore_lets_in_is_staged(tmp_path: Path) -> None:
     images._stage(tmp_path / "context", None)
 
-    staged = {path.relative_to(tmp_path / "context").parts[0] for path in (tmp_path / "context").rglob("*")}
-    assert staged == {".dockerignore", "LICENSE", "README.md", "gateway", "operator", "pyproject.toml"}
-    assert (tmp_path / "context/gateway/kubeharness/__init__.py").is_file()
-    assert not list((tmp_path / "context").rglob("__pycache__"))
+    staged = {
+        str(path.relative_to(tmp_path / "context")) for path in (tmp_path / "context").rglob("*") if path.is_file()
+    }
+    assert staged == {
+        ".dockerignore",
+        "LICENSE",
+        "gateway/Dockerfile",
+        "gateway/kubeharness/__init__.py",
+        "gateway/kubeharness/store/schema.sql",
+    }
 
 
-def test_the_key_is_of_the_content_and_of_nothing_else(tmp_path: Path) -> None:
-    first, second = _order(tmp_path / "a"), _order(tmp_path / "b")
-    key = images._key(first, "builder")
+def test_what_dockerignore_lets_in_is_there() -> None:
+    ours = Path(__file__).parents[2]
 
-    assert images._key(second, "builder") == key
-    assert images._key(second, "another") != key
-    module = tmp_path / "b/gateway/kubeharness/__init__.py"
-    module.write_text(module.read_text() + "\n")
-    assert images._key(second, "builder") != key
+    assert [path for path in images._let_in(ours / ".dockerignore") if not (ours / path).exists()] == []
 
 
-def test_a_file_that_moves_makes_another_key(tmp_path: Path) -> None:
-    first, second = _order(tmp_path / "a"), _order(tmp_path / "b")
-    key = images._key(first, "builder")
-    (tmp_path / "b/LICENSE").rename(tmp_path / "b/LICENCE")
+def test_the_key_is_of_the_content_and_of_nothing_else(tmp_path: Path, checkout: Path) -> None:
+    key = _key(tmp_path / "a")
+    os.utime(checkout / "LICENSE", (1, 1))
+    (checkout / "secret.env").write_text("another")
 
-    assert images._key(second, "builder") != key
+    assert _key(tmp_path / "b") == key
+    assert _key(tmp_path / "c", builder="another") != key
+    assert _key(tmp_path / "d", name="another") != key
+    assert _key(tmp_path / "e", arguments={"VERSION": "2"}) != key
 
 
-def test_a_commit_is_built_from_its_own_files(tmp_path: Path) -> None:
-    images._stage(tmp_path / "context", images._commit_id("HEAD"))
-    shown = run(["git", "-C", ROOT, "show", "HEAD:gateway/Dockerfile"], say=_silent)
+@pytest.mark.parametrize("changed", [{"LICENSE": "fees"}, {"gateway/kubeharness/new.py": ""}], ids=str)
+def test_other_content_makes_another_key(tmp_path: Path, checkout: Path, changed: dict[str, str]) -> None:
+    key = _key(tmp_path / "a")
+    for name, content in changed.items():
+        (checkout / name).write_text(content)
 
-    assert (tmp_path / "context/gateway/Dockerfile").read_text() == shown
+    assert _key(tmp_path / "b") != key
+
+
+def test_a_file_that_moves_makes_another_key(tmp_path: Path, checkout: Path) -> None:
+    key = _key(tmp_path / "a")
+    (checkout / "gateway/kubeharness/store/schema.sql").rename(checkout / "gateway/kubeharness/store/scheme.sql")
+
+    assert _key(tmp_path / "b") != key
+
+
+def test_a_commit_is_built_from_its_own_files(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "LICENSE").write_text("later")
+    _commit(checkout)
+    (checkout / "LICENSE").write_text("not committed")
+    for commit in ("HEAD~1", "HEAD"):
+        images._stage(tmp_path / commit / "context", images._commit_id(commit))
+
+    assert (tmp_path / "HEAD~1/context/LICENSE").read_text() == "free"
+    assert (tmp_path / "HEAD/context/LICENSE").read_text() == "later"
     assert images.image_name("HEAD") == f"localhost/kubeharness:{images._commit_id('HEAD')[:12]}"
+    assert images.image_name() == "localhost/kubeharness:dev"
+
+
+def test_a_commit_without_an_image_is_said(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "gateway/Dockerfile").unlink()
+    _commit(checkout)
+
+    with pytest.raises(ImageFailed, match="has no gateway/Dockerfile"):
+        images._stage(tmp_path / "context", images._commit_id("HEAD"))
 
 
 def test_a_name_that_is_no_commit_is_said() -> None:
@@ -56,7 +113,7 @@ def test_a_name_that_is_no_commit_is_said() -> None:
         images.image_name("no-such-commit")
 
 
-def test_two_layers_of_one_file_have_one_time(tmp_path: Path) -> None:
+def test_every_file_has_one_time_so_that_layers_are_found_again(tmp_path: Path) -> None:
     images._stage(tmp_path / "context", None)
 
     assert len({path.stat().st_mtime for path in (tmp_path / "context").rglob("*")}) == 1
@@ -95,17 +152,32 @@ def test_a_step_that_fails_is_told_with_what_it_said() -> None:
 
 
 def test_archives_asked_for_last_are_kept(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
     for number in range(9):
-        (tmp_path / f"product-{number}.tar").touch()
-        os.utime(tmp_path / f"product-{number}.tar", (number, number))
-    images._forget_oldest(tmp_path)
+        (cache / f"product-{number}.tar").touch()
+        os.utime(cache / f"product-{number}.tar", (number, number))
+    images._forget_oldest(cache)
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"product-{number}.tar" for number in range(3, 9)]
+    assert sorted(path.name for path in cache.iterdir()) == [f"product-{number}.tar" for number in range(3, 9)]
 
 
-def _order(context: Path) -> Order:
+def _key(
+    context: Path, *, builder: str = "builder", name: str = "name", arguments: Mapping[str, str] | None = None
+) -> str:
     images._stage(context, None)
-    return Order(context=context, dockerfile=context / "gateway/Dockerfile", name="n", arguments={})
+    order = Order(context=context, dockerfile=context / "Dockerfile", name=name, arguments=arguments or {})
+    return images._key(order, builder)
+
+
+def _git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.test", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", folder, *who, *arguments], check=True)
+
+
+def _commit(folder: Path) -> None:
+    _git(folder, "add", "--all", "--force")
+    _git(folder, "commit", "--quiet", "--message", "test")
 
 
 def _silent(line: str) -> None:

@@ -42,7 +42,7 @@ def test_it_says_what_it_is_and_lets_the_command_choose(image: Image) -> None:
 def test_nothing_in_it_builds_installs_or_tests(image: Image, name: str) -> None:
     programs = [path for folder in _program_folders(image.root) for path in folder.glob(name)]
     packages = [
-        path for folder in _package_folders(image.root) for path in (*folder.glob(name), *folder.glob(f"{name}-*"))
+        path for folder in _module_folders(image.root) for path in (*folder.glob(name), *folder.glob(f"{name}-*"))
     ]
     wheels = [path for path in image.root.rglob(f"{name}-*.whl") if path.is_file()]
 
@@ -112,6 +112,11 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _program_folders(root: Path) -> list[Path]:
     return [root / folder for folder in ("bin", "usr/bin", "usr/local/bin", "sbin", "opt/kubeharness/bin")]
+
+
+def _module_folders(root: Path) -> list[Path]:
+    """Where packages are, and the standard library, which has an ensurepip of its own."""
+    return [*_package_folders(root), *root.glob("usr/lib/python3*"), *root.glob("usr/local/lib/python3*")]
 
 
 def _package_folders(root: Path) -> list[Path]:
