@@ -29,6 +29,7 @@ def kept_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(own_node, "KEPT", name)
     yield name
     own_node.end_kept_node()
+    (own_node.CLUSTERS / f"{name}.lock").unlink()
 
 
 def traces(name: str) -> list[str]:
