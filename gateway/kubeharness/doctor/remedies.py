@@ -58,7 +58,8 @@ def idle_cut(seconds: float, heartbeat: float) -> str:
     """For a hop that ends what says nothing for so long."""
     return (
         f"raise the hop's idle or read timeout above 15 s, better to minutes: it cuts after about {seconds:.0f} s, and "
-        f"the gateway's heartbeat comes every {heartbeat:.0f} s: {IDLE_CUT}"
+        f"the gateway's heartbeat comes every {heartbeat:.0f} s: {IDLE_CUT}. If that changes nothing, its limit "
+        "is on the whole answer: raise its request timeout"
     )
 
 
