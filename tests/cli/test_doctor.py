@@ -26,6 +26,8 @@ from support.gateways import Served, gateway
 from support.hops import Hop, hop
 from support.nginx import nginx
 
+pytestmark = pytest.mark.timeout(180)  # streams are watched for seconds, several in a test
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "doctor"
 HEARTBEAT = 1.2

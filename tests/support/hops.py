@@ -45,7 +45,7 @@ class Hop:
                 await writer.drain()
                 return
             place = urlsplit(self.gateway)
-            from_gateway, to_gateway = await asyncio.open_connection(place.hostname, place.port)
+            from_gateway, to_gateway = await asyncio.open_connection(place.hostname, place.port or 80)
             self._writers.add(to_gateway)
             try:
                 to_gateway.write(self._request(head))
