@@ -16,6 +16,8 @@ import asyncpg
 from cluster import binaries
 from cluster.errors import KubectlFailed
 from cluster.node import NodeCluster
+from e2e.api import Api
+from e2e.rooms import conditions_of
 from e2e_cluster.callers import Door
 
 Json = dict[str, Any]
@@ -68,11 +70,14 @@ class Release:
     """What is installed with."""
     database: str
     """The DSN as pods see it."""
+    api: Api = field(init=False)
+    """The API without a process a call."""
     there: bool = field(init=False)
     """A run before has left it, on a cluster that stays."""
 
     def __post_init__(self) -> None:
         """Find what is there already."""
+        self.api = Api(self.cluster)
         namespaces = self.cluster.kubectl("get", "namespaces", "-o", "name")
         self.there = f"namespace/{NAMESPACE}\n" in namespaces
         if self.there:
@@ -157,29 +162,32 @@ class Release:
         """The API through the router, under the prefix."""
         return Door(f"{self.router}{PREFIX}", host, self.token() if token is None else token)
 
-    def condition(self, type: str, name: str = "assistant", namespace: str = "default", kind: str = "kha") -> Json:
-        """A condition of an object, {} if it has none."""
-        found = json.loads(self.kubectl("get", f"{kind}/{name}", "-o", "json", namespace=namespace))
-        conditions = found.get("status", {}).get("conditions", ())
-        return next((dict(one) for one in conditions if one["type"] == type), {})
+    def condition(self, type: str, name: str = "assistant", kind: str = "Agent") -> Json:
+        """A condition of an object in `default`, {} if it has none."""
+        return conditions_of(self.api.get("default", kind, name)).get(type, {})
 
     def reaches(
-        self, type: str, status: str, name: str = "assistant", *, generation: int | None = None, within: float = SECONDS
+        self,
+        type: str,
+        status: str,
+        name: str = "assistant",
+        *,
+        reason: str | None = None,
+        generation: int | None = None,
+        within: float = SECONDS,
     ) -> Json:
-        """Wait until an Agent's condition says this, of this generation."""
+        """Wait until an Agent's condition says this, for this reason and of this generation."""
 
         def holds() -> Json | None:
             one = self.condition(type, name)
-            right = one.get("status") == status and generation in (None, one.get("observedGeneration"))
-            return one if right else None
+            wanted = {"status": status, "reason": reason, "observedGeneration": generation}
+            return one if all(one.get(key) == value for key, value in wanted.items() if value is not None) else None
 
         return cast("Json", until(holds, lambda: self.condition(type, name), within=within, pause=0.02))
 
-    def edit(self, spec: Json, name: str = "assistant", kind: str = "kha") -> int:
+    def edit(self, spec: Json, name: str = "assistant", kind: str = "Agent") -> int:
         """Merge into a spec; returns the generation that this made."""
-        patch = json.dumps({"spec": spec})
-        shown = ("-o", "jsonpath={.metadata.generation}")
-        return int(self.kubectl("patch", kind, name, "--type=merge", "-p", patch, *shown, namespace="default"))
+        return int(self.api.patch("default", kind, name, {"spec": spec})["metadata"]["generation"])
 
     def fresh_database(self) -> None:
         """Point the release's Secret to an empty database; nothing of ours may run meanwhile."""

@@ -1,7 +1,6 @@
 """The installation lives on: edits, rotation, pods that go, restarts, a drained node, a dead kubelet."""
 
 import contextlib
-import json
 import secrets
 import threading
 import time
@@ -70,14 +69,17 @@ def test_an_edit_and_a_rotated_secret_need_no_restart(whole: Release, node: Node
             manifests.agent("wired", provider="wire", prompt="Old."),
         ]
         for document in documents:
-            whole.kubectl("apply", "-f", "-", input=json.dumps(document), namespace="default")
+            whole.api.apply("default", document)
+        refused = whole.reaches("Ready", "False", "wired", reason="SecretForbidden")  # it says what to do about it
+        command = refused["message"][refused["message"].index("kubectl create rolebinding") :]
+        whole.cluster.kubectl(*command.split()[1:])
         whole.reaches("Ready", "True", "wired")
         door = whole.door()
         assert ask(door, "wired", "before")["status"] == "succeeded"
         assert wire.shown[-1] == (first, "Old.")
 
         wire.keys = [second]
-        whole.kubectl("apply", "-f", "-", input=json.dumps(manifests.secret("wire-key", second)), namespace="default")
+        whole.api.apply("default", manifests.secret("wire-key", second))
         assert ask(door, "wired", "rotated")["status"] == "succeeded"
         assert wire.shown[-1] == (second, "Old.")
 
@@ -93,7 +95,12 @@ def test_an_edit_and_a_rotated_secret_need_no_restart(whole: Release, node: Node
     took.sort()
     figures.say(f"apply to Programmed over {EDITS} edits: p50 {took[EDITS // 2]:.2f} s, p95 {took[-EDITS // 20]:.2f} s")
     assert whole.identities() == before, "a pod was replaced or restarted"
-    for kind, name in (("kha", "wired"), ("khm", "wire"), ("secret", "wire-key")):
+    for kind, name in (
+        ("kha", "wired"),
+        ("khm", "wire"),
+        ("secret", "wire-key"),
+        ("rolebinding", f"{NAME}-worker-secrets"),
+    ):
         whole.kubectl("delete", kind, name, namespace="default")
 
 
