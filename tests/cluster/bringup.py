@@ -20,7 +20,7 @@ from cluster.archives import write_archive
 from cluster.components import Layout
 from cluster.containers import ctr, import_image
 from cluster.database import Database
-from cluster.errors import ProcessFailed
+from cluster.errors import KubectlFailed, ProcessFailed
 from cluster.namespaces import ADDRESS
 
 _START_SECONDS = 120.0
@@ -177,13 +177,19 @@ class Bringup:
         self._start("traefik", command, {"KUBECONFIG": str(access)})
 
     def _node_is_ready(self) -> bool:
-        path = "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}"
-        return self._admin.kubectl("get", "nodes", "-o", path) == "True"
+        return self._condition("Ready", "node", node_files.NODE)
 
     def _router_is_programmed(self) -> bool:
-        path = "jsonpath={.status.conditions[?(@.type=='Programmed')].status}"
-        said = self._admin.kubectl("get", "gateway", node_files.ROUTER, "-n", node_files.ROUTER, "-o", path)
-        return said == "True" and probes.http_status(ADDRESS, node_files.ROUTER_PORT, "/") == 404
+        programmed = self._condition("Programmed", "gateway", node_files.ROUTER, "-n", node_files.ROUTER)
+        return programmed and probes.http_status(ADDRESS, node_files.ROUTER_PORT, "/") == 404
+
+    def _condition(self, type: str, *object: str) -> bool:
+        """Whether a condition is true; not yet, if the object is not there or kubectl is late."""
+        path = f"jsonpath={{.status.conditions[?(@.type=='{type}')].status}}"
+        try:
+            return self._admin.kubectl("get", *object, "-o", path) == "True"
+        except KubectlFailed:
+            return False
 
     def _ctr_answers(self, *args: str) -> bool:
         return ctr(self._executables.ctr, self.folder, *args).returncode == 0

@@ -23,7 +23,7 @@ from pathlib import Path
 from cluster import audit, bringup, containers, leftovers, node_files, probes
 from cluster.binaries import debian
 from cluster.database import Database
-from cluster.errors import NoCluster, NotReady
+from cluster.errors import KubectlFailed, NoCluster, NotReady
 from cluster.kubeconfig import Endpoint
 from cluster.namespaces import ADDRESS, NetworkNamespace
 from cluster.node import NodeCluster
@@ -183,7 +183,7 @@ def keep_node() -> OwnNode:
     node = kept_node()
     if node is not None:
         with node.entered():
-            if node.is_ready():
+            if _told(node.is_ready):
                 return node
         end_kept_node()
     with _brought_up(KEPT, kept=True) as (node, _):
@@ -277,8 +277,16 @@ def _copied_logs(folder: Path) -> Path:
 
 
 def _until(holds: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """What kubectl cannot tell on a busy machine does not hold yet."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not _told(holds):
         if time.monotonic() > deadline:
             raise NotReady(otherwise)
         time.sleep(0.1)
+
+
+def _told(holds: Callable[[], bool]) -> bool:
+    try:
+        return holds()
+    except KubectlFailed:
+        return False

@@ -20,7 +20,8 @@ import (
 	"time"
 )
 
-var client = &http.Client{Timeout: 5 * time.Second}
+// A connection a request: a kept one would stay with the pod that a Service first gave.
+var client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "healthy" {
