@@ -52,6 +52,7 @@ async def test_what_lasts_is_told_and_that_it_is_over_and_a_blink_is_not(
     events = pod(namespace)
     async with events.telling():
         events.tell("a blink")
+        await asyncio.sleep(0.1)
         events.tell("")
         await asyncio.sleep(2)
         blinked = await asyncio.to_thread(found, control_plane, namespace)
