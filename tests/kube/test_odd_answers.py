@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from kubeharness.core.principal import Identity
 from kubeharness.kube.review import KubernetesReview
 from kubeharness.telemetry.logs import configure
 
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 KNOWN = {"authenticated": True, "user": {"username": "jane", "groups": ["devs"], "extra": {"b": ["2"], "a": ["1"]}}}
 
 
@@ -32,6 +33,13 @@ async def answering(
         await writer.drain()
         writer.close()
 
+    async with served(folder, answer, audiences) as review:
+        yield review
+
+
+@asynccontextmanager
+async def served(folder: Path, answer: Answer, audiences: tuple[str, ...] = ()) -> AsyncIterator[KubernetesReview]:
+    """A review over a server of a test's own."""
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         config = folder / "kubeconfig"
@@ -100,6 +108,29 @@ async def test_what_is_no_answer_is_unavailable_and_never_a_yes(tmp_path: Path, 
             await review.identify("token")
         with pytest.raises(Unavailable, match="could not answer a SubjectAccessReview"):
             await review.allows(Identity(name="jane"), "read", "default", "demo")
+
+
+async def test_a_kept_connection_that_the_server_gives_up_is_noticed_by_nobody(tmp_path: Path) -> None:
+    """An idle connection may be closed just as the next question goes out on it."""
+    raw = json.dumps({"status": KNOWN}).encode()
+    connections = 0
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        for kept in (True, False):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = next(line for line in head.split("\r\n") if line.startswith("content-length:"))
+            await reader.readexactly(int(length.partition(":")[2]))
+            if kept:
+                writer.write(f"HTTP/1.1 201 Created\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
+                await writer.drain()
+        writer.close()
+
+    async with served(tmp_path, once) as review:
+        assert await review.identify("first") is not None
+        assert await review.identify("second") is not None
+        assert connections == 2
 
 
 @pytest.fixture
