@@ -168,13 +168,17 @@ def own_node() -> Iterator[OwnNode]:
     CommandMissing, BuildFailed, NamespaceFailed.
     """
     clear_abandoned()
-    with _brought_up(f"khn-{secrets.token_hex(3)}", kept=False) as (node, end):
-        try:
-            with node.entered():
-                yield node
-        finally:
-            end()
-            node.reap()
+    name = f"khn-{secrets.token_hex(3)}"
+    try:
+        with _brought_up(name, kept=False) as (node, end):
+            try:
+                with node.entered():
+                    yield node
+            finally:
+                end()
+                node.reap()
+    finally:
+        (CLUSTERS / f"{name}.lock").unlink(missing_ok=True)
 
 
 def keep_node() -> OwnNode:
@@ -248,8 +252,6 @@ def _brought_up(name: str, *, kept: bool) -> Iterator[tuple[OwnNode, Callable[[]
         for process in start.started:
             node.owns(process)
         yield node, lambda: leftovers.sweep(folder, name)
-    if not kept:
-        (CLUSTERS / f"{name}.lock").unlink(missing_ok=True)
 
 
 @contextmanager
