@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds chart lock image cluster-up cluster-down
+.PHONY: help setup runtime run test check fmt e2e bench cases fresh crds chart lock image cluster-up cluster-down e2e-cluster
 
 help: ## say what there is
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -56,6 +56,9 @@ lock: ## compile the locks anew: make lock ARGS=--upgrade
 
 image: runtime ## the container image, by Docker or else buildah: make image ARGS='--commit v0.1.0'
 	@PYTHONPATH=tests $(BIN)/python -m cluster.images $(ARGS)
+
+e2e-cluster: setup ## install, use, upgrade and uninstall it on a real node, ingress included
+	@tests/apt-packages.sh cluster && $(BIN)/python -m pytest -s tests/e2e_cluster $(ARGS)
 
 cluster-up: setup ## a cluster of one node with a router and a Postgres, until cluster-down
 	@tests/apt-packages.sh cluster && PYTHONPATH=tests $(BIN)/python -m cluster up
