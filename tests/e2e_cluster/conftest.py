@@ -78,13 +78,15 @@ def figures(request: pytest.FixtureRequest) -> Figures:
 
 
 @pytest.fixture(scope="session")
-def release(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Release:
+def release(node: NodeCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     """The release, installed or not. The image is on the node."""
     with node.outside():  # where package registries are reached
         archive = images.product_image()
     node.import_image(archive)
     folder = tmp_path_factory.mktemp("release")
-    return Release(node, node.router, folder / "values.yaml", node.create_database())
+    release = Release(node, node.router, folder / "values.yaml", node.create_database())
+    yield release
+    release.api.close()
 
 
 @pytest.fixture(scope="session")
