@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -214,6 +215,11 @@ async def open_pod_events(settings: Settings) -> AsyncIterator[Callable[[str], N
         yield events.tell
 
 
+def release() -> str:
+    """Which release this process is of."""
+    return metadata.version("kubeharness")
+
+
 def component_id(role: str) -> str:
     """A name for this process that no other has."""
     return f"{role}-{socket.gethostname()}-{os.getpid()}-{randomness.token_hex(4)}"
@@ -257,7 +263,16 @@ async def open_worker(settings: Settings, stored: Stored, secrets: SecretSource)
         yield Worker(
             store=stored.store,
             clock=clock,
-            heads=Heads(stored.store, stored.waker, clock, owner, "worker", settings.pool, prepare=revisions.prepare),
+            heads=Heads(
+                stored.store,
+                stored.waker,
+                clock,
+                owner,
+                "worker",
+                settings.pool,
+                prepare=revisions.prepare,
+                release=release(),
+            ),
             checks=Checks(store=stored.store, waker=stored.waker, probe=ToolsProbe(secrets), owner=owner),
             coordinator=Coordinator(owner=owner, pool=settings.pool, services=services, lease=lease, pace=pace),
             services=services,

@@ -22,6 +22,7 @@ from kubeharness_operator.ports import (
     ClusterUnavailable,
     Conflicted,
     Document,
+    NamespaceLeaving,
     NotServed,
     ObjectEvent,
     ObjectMeta,
@@ -200,6 +201,8 @@ class KubernetesCluster:
 def _translated(what: str, error: ApiException) -> ClusterError:
     sentence = f"{what}: {error.status} {_status_of(error).get('message') or error.reason}"
     match error.status:
+        case 403 if "NamespaceTerminating" in _causes(error):
+            return NamespaceLeaving(sentence)
         case 404:
             return NotServed(sentence)
         case 409:
@@ -214,6 +217,13 @@ def _names(error: ApiException, name: str) -> bool:
     """A Status about this very object; a server that lacks the kind answers 404 without details."""
     details = _status_of(error).get("details")
     return isinstance(details, dict) and details.get("name") == name
+
+
+def _causes(error: ApiException) -> set[object]:
+    """The machine-readable reasons of a refusal."""
+    details = _status_of(error).get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return {cause.get("reason") for cause in causes or () if isinstance(cause, dict)}
 
 
 def _status_of(error: ApiException) -> Document:

@@ -39,6 +39,10 @@ class SchemaMismatch(ClusterError):
     """The server's CRD lacks a field that was written: ask again what it serves."""
 
 
+class NamespaceLeaving(ClusterError):
+    """The namespace is being deleted and takes no new object."""
+
+
 class ObjectMeta(NamedTuple):
     """Who stands where."""
 

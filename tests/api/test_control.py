@@ -294,7 +294,8 @@ async def test_an_agent_says_what_is_in_force_and_how_many_workers_could_claim(
         ("w3", "worker", "gpu", False),
         ("g2", "gateway", "shared", False),
     ):
-        await store.beat(Component(id=name, role=role, pool=pool, formats=(1,), applied=0, draining=draining))
+        said = Component(id=name, role=role, pool=pool, formats=(1,), applied=0, draining=draining, release="1.1.0")
+        await store.beat(said)
     manned = (await client.get("/agents/demo/")).json()
     await publish(store, "late", waker=waker, active=False, note="ResolvedRefs: no ModelProvider")
     late = (await client.get("/namespaces/default/agents/late")).json()
@@ -302,8 +303,14 @@ async def test_an_agent_says_what_is_in_force_and_how_many_workers_could_claim(
 
     assert alone["activeRevision"] == alone["desiredRevision"]
     assert (alone["namespace"], alone["name"], alone["workers"]) == ("default", "demo", 0)
-    assert manned == {**alone, "workers": 1}
-    assert late == {"namespace": "default", "name": "late", "workers": 1, "note": "ResolvedRefs: no ModelProvider"}
+    assert manned == {**alone, "workers": 1, "releases": ["1.1.0"]}
+    assert late == {
+        "namespace": "default",
+        "name": "late",
+        "workers": 1,
+        "releases": ["1.1.0"],
+        "note": "ResolvedRefs: no ModelProvider",
+    }
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
 
 

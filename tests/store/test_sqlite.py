@@ -69,14 +69,14 @@ async def test_a_newer_schema_that_forbids_this_build_is_not_touched(
     path = tmp_path / "h.db"
     await (await sqlite_store(path)).aclose()
     with sqlite3.connect(path) as raw:
-        raw.execute("INSERT INTO schema_version (version, min_build) VALUES (2, 2)")
+        raw.execute("INSERT INTO schema_version (version, min_build) VALUES (3, 3)")
     raw.close()
     before = path.read_bytes()
 
-    with pytest.raises(SchemaRefused, match="needs build 2 or later"):
+    with pytest.raises(SchemaRefused, match="needs build 3 or later"):
         await sqlite_store(path)
     assert path.read_bytes() == before
-    monkeypatch.setattr(database, "BUILD", 2)
+    monkeypatch.setattr(database, "BUILD", 3)
     await (await sqlite_store(path)).aclose()
 
 
@@ -85,13 +85,30 @@ async def test_a_newer_schema_that_allows_this_build_is_used(tmp_path: Path) -> 
     path = tmp_path / "h.db"
     await (await sqlite_store(path)).aclose()
     with sqlite3.connect(path) as raw:
-        raw.execute("INSERT INTO schema_version (version, min_build) VALUES (2, 1)")
+        raw.execute("INSERT INTO schema_version (version, min_build) VALUES (3, 1)")
     raw.close()
     store = await sqlite_store(path)
     try:
         await store.ready()
     finally:
         await store.aclose()
+
+
+async def test_a_file_of_the_release_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "h.db"
+    await (await sqlite_store(path)).aclose()
+    with sqlite3.connect(path) as raw:
+        made = raw.execute("PRAGMA table_info(component)").fetchall()
+        raw.execute("ALTER TABLE component DROP COLUMN release")
+        raw.execute("UPDATE schema_version SET version = 1")
+    raw.close()
+
+    await (await sqlite_store(path)).aclose()
+
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("PRAGMA table_info(component)").fetchall() == made
+        assert raw.execute("SELECT version, min_build FROM schema_version").fetchall() == [(1, 1), (2, 1)]
+    raw.close()
 
 
 async def test_somebody_elses_file_is_not_touched(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ capabilities:
 {{- $own := get .root.Values .component -}}
 image: {{ include "kubeharness.image" .root | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
   {{- include "kubeharness.container.security" . | nindent 2 }}
 {{- with $own.resources }}

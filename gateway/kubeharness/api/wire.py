@@ -112,7 +112,7 @@ class CancelAnswer(Wire):
 
 
 class AgentAnswer(Wire):
-    """An agent as it is served now. `workers`: how many live ones could claim its work."""
+    """An agent as it is served now. `workers`: how many live ones could claim its work; `releases`: what runs."""
 
     namespace: str
     name: str
@@ -120,6 +120,7 @@ class AgentAnswer(Wire):
     active_revision: str | None = None
     note: str | None = None
     workers: int
+    releases: list[str]
 
 
 class SubmissionAnswer(ReceiptAnswer):
@@ -262,6 +263,7 @@ def settled_json(settled: SubmissionSettled) -> JsonObject:
 def agent_json(view: AgentView) -> JsonObject:
     """An agent as it is served now."""
     answer: JsonObject = {"namespace": view.namespace, "name": view.name, "workers": view.workers}
+    answer["releases"] = list(view.releases)
     for name, value in (("desiredRevision", view.desired), ("activeRevision", view.active), ("note", view.note)):
         if value:
             answer[name] = value

@@ -9,7 +9,7 @@ from kubeharness.api.auth import Auth
 from kubeharness.api.server import bind, serve
 from kubeharness.api.settings import ApiSettings
 from kubeharness.api.sse import frame
-from kubeharness.composition import Stored, SystemClock, component_id
+from kubeharness.composition import Stored, SystemClock, component_id, release
 from kubeharness.engine.crashpoints import UNARMED, CrashPoint, CrashPoints
 from kubeharness.engine.runtime import Runtime
 from kubeharness.settings import Settings
@@ -53,6 +53,7 @@ async def serve_api(
         pool=settings.pool,
         poll_seconds=settings.poll_ms("gateway") / 1000,
         crash=crash,
+        release=release(),
     ) as runtime:
         app = create_app(
             runtime,

@@ -41,6 +41,7 @@ class Heads:
         formats: Sequence[int] = (1,),
         prepare: Prepare | None = None,
         poll_seconds: float = 1.0,
+        release: str = "",
     ) -> None:
         self._store = store
         self._waker = waker
@@ -51,6 +52,7 @@ class Heads:
         self._formats = tuple(formats)
         self._prepare = prepare
         self._poll_seconds = poll_seconds
+        self._release = release
         self._heads: dict[tuple[str, str], Head] = {}
         self._refused: dict[tuple[str, str], Head] = {}
         self._retry_refused_at = 0.0
@@ -216,6 +218,7 @@ class Heads:
             formats=self._formats,
             applied=self.applied,
             draining=self._draining,
+            release=self._release,
         )
         async with answering():
             await self._store.beat(component)

@@ -255,6 +255,8 @@ class Component:
     formats: Sequence[int]
     applied: int
     draining: bool = False
+    release: str = ""
+    """Which release it is of; empty for one from before processes said it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +269,8 @@ class Acknowledgement:
     gateways_behind: int
     refusals: Sequence[str] = ()
     """Why processes could not load it."""
+    releases: Sequence[str] = ()
+    """Of the live workers and gateways, each once: more than one while an upgrade is under way."""
 
     @property
     def complete(self) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -57,6 +57,8 @@ class AgentView:
     """Why the desired one is not the active one, or why there is none."""
     workers: int
     """Live workers of its pool: a beat in the last 60 s, and not draining."""
+    releases: Sequence[str]
+    """Which releases the live workers and gateways are of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +109,10 @@ class Runtime:
         poll_seconds: float = 1.0,
         randomness: Callable[[int], bytes] = os.urandom,
         crash: CrashPoints = UNARMED,
+        release: str = "",
     ) -> AsyncIterator["Runtime"]:
         """A running gateway; on leaving, streams end and the process says that it is gone. The store stays open."""
-        heads = Heads(store, waker, clock, component_id, "gateway", pool, poll_seconds=poll_seconds)
+        heads = Heads(store, waker, clock, component_id, "gateway", pool, poll_seconds=poll_seconds, release=release)
         runtime = Runtime(
             store,
             waker,
@@ -195,6 +198,7 @@ class Runtime:
             active=head.active,
             note=head.note,
             workers=live.workers,
+            releases=live.releases,
         )
 
     async def conversation(self, address: Address) -> ConversationId:

@@ -127,4 +127,5 @@ def acknowledged(
                 {refusal.message for refusal in refusals if refusal.component in ids and refusal.revision in revisions}
             )
         ),
+        releases=tuple(sorted({component.release for component in (*workers, *gateways) if component.release})),
     )

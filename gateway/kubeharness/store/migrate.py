@@ -17,7 +17,7 @@ from kubeharness.core.errors import Unavailable
 from kubeharness.store.backend import SchemaRefused
 from kubeharness.store.postgres.database import Connection, connect, reachable
 
-BUILD = 1
+BUILD = 2
 """The newest schema that this build knows."""
 
 LOCK_KEY = 0x6B756265_6861726E

@@ -10,6 +10,7 @@ from kubeharness_operator.ports import (
     Cluster,
     ClusterError,
     Conflicted,
+    NamespaceLeaving,
     NotServed,
     ObjectEvent,
     SchemaMismatch,
@@ -88,6 +89,8 @@ class Reports:
             )
             try:
                 await self._cluster.record(event)
+            except NamespaceLeaving:
+                return  # with all that is in it: nobody will read of it there
             except ClusterError as error:
                 log.warning("no Event for %s: %s", seen.key, error)
 

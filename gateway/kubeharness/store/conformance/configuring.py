@@ -180,6 +180,21 @@ async def a_gateway_acknowledges_too(w: World) -> None:
 
 
 @case("C")
+async def live_processes_say_their_release(w: World) -> None:
+    """Each once; not of those that drain, have not beaten for a minute, or are of a release that did not say it."""
+    await w.store.beat(replace(_process(w, "w1", "worker", applied=0), release="0.9.0"))
+    await w.advance(61_000)
+    await w.store.beat(_process(w, "w2", "worker", applied=0))
+    assert list((await _acknowledged(w, 0)).releases) == []
+    await w.store.beat(replace(_process(w, "w3", "worker", applied=0), release="1.1.0"))
+    await w.store.beat(replace(_process(w, "g1", "gateway", applied=0), release="1.1.0"))
+    await w.store.beat(replace(_process(w, "g2", "gateway", applied=0), release="1.0.0"))
+    await w.store.beat(replace(_process(w, "w4", "worker", applied=0), release="2.0.0", draining=True))
+
+    assert list((await _acknowledged(w, 0)).releases) == ["1.0.0", "1.1.0"]
+
+
+@case("C")
 async def refusals_say_why(w: World) -> None:
     """Those of live processes, of the revisions that the version brought."""
     version = await w.store.head_clock()

@@ -76,11 +76,11 @@ BEAT = f"""
     ), silenced AS (
         DELETE FROM component_refusal USING gone WHERE component_refusal.component = gone.id
     )
-    INSERT INTO component (id, role, pool, formats, applied, draining, beat_at)
-    VALUES ($1, $2, $3, $4, $5, $6, {NOW_MS})
+    INSERT INTO component (id, role, pool, formats, applied, draining, release, beat_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $8, {NOW_MS})
         ON CONFLICT (id) DO UPDATE
        SET role = excluded.role, pool = excluded.pool, formats = excluded.formats, applied = excluded.applied,
-           draining = excluded.draining, beat_at = excluded.beat_at
+           draining = excluded.draining, release = excluded.release, beat_at = excluded.beat_at
 """
 
 REFUSE = f"""
@@ -90,7 +90,7 @@ REFUSE = f"""
 """
 
 READ_ACKNOWLEDGED = f"""
-    SELECT (SELECT array_agg(ROW(id, role, pool, applied, draining))
+    SELECT (SELECT array_agg(ROW(id, role, pool, applied, draining, release))
               FROM component WHERE beat_at > {STARTED_MS} - $2::bigint),
            (SELECT array_agg(ROW(component, revision, message)) FROM component_refusal),
            (SELECT array_agg(ROW({HEAD})) FROM agent_head WHERE version = $1)
@@ -163,7 +163,7 @@ class Publisher:
         c = component
         said = (c.id, c.role, c.pool, list(c.formats), c.applied, c.draining)
         async with self._database.transaction() as connection:
-            await connection.execute(BEAT, *said, rules.FORGOTTEN_MS)
+            await connection.execute(BEAT, *said, rules.FORGOTTEN_MS, c.release)
 
     async def refuse(self, component: str, revision: RevisionId, message: str) -> None:
         """A process could not load a revision."""
@@ -252,5 +252,5 @@ def _head_cells(row: HeadRow) -> Sequence[Any]:
 
 def _component(cells: Cells) -> Component:
     # without its formats: nobody asks, and the driver reads no array within an anonymous row
-    id_, role, pool, applied, draining = cells
-    return Component(id=id_, role=role, pool=pool, formats=(), applied=applied, draining=draining)
+    id_, role, pool, applied, draining, release = cells
+    return Component(id=id_, role=role, pool=pool, formats=(), applied=applied, draining=draining, release=release)

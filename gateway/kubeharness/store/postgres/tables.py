@@ -347,6 +347,7 @@ component = Table(
     _big("applied"),
     _flag("draining"),
     _big("beat_at"),
+    _text("release", server_default=_EMPTY),
     prefixes=["UNLOGGED"],
 )
 

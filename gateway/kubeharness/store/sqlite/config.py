@@ -32,8 +32,8 @@ CHECK = (
 PUT_HEAD = f"INSERT OR REPLACE INTO agent_head ({HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_CHECK = f'INSERT OR REPLACE INTO "check" ({CHECK}) VALUES ({", ".join("?" for _ in CHECK.split(","))})'
 PUT_COMPONENT = """
-    INSERT OR REPLACE INTO component (id, role, pool, formats, applied, draining, beat_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT OR REPLACE INTO component (id, role, pool, formats, applied, draining, release, beat_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 CHECK_BY_KEY = f'SELECT {CHECK} FROM "check" WHERE (kind, namespace, name) = (?, ?, ?)'
 
@@ -113,6 +113,7 @@ class SqliteConfiguration:
                 json.dumps(list(component.formats)),
                 component.applied,
                 component.draining,
+                component.release,
                 now,
             )
             await tx.run("DELETE FROM component WHERE beat_at < ?", now - heads.FORGOTTEN_MS)
@@ -125,7 +126,7 @@ class SqliteConfiguration:
 
     async def acknowledged(self, *, version: int, pool: str) -> Acknowledgement:
         """Who has loaded a head version."""
-        live = "SELECT id, role, pool, formats, applied, draining FROM component WHERE beat_at > ?"
+        live = "SELECT id, role, pool, formats, applied, draining, release FROM component WHERE beat_at > ?"
         async with self._reader.transaction("BEGIN") as tx:
             components = [_component(row) for row in await tx.rows(live, self.clock() - heads.LIVE_MS)]
             refusals = [
@@ -275,9 +276,15 @@ def _head(row: Row) -> HeadRow:
 
 
 def _component(row: Row) -> Component:
-    id_, role, pool, formats, applied, draining = row
+    id_, role, pool, formats, applied, draining, release = row
     return Component(
-        id=id_, role=role, pool=pool, formats=json.loads(formats), applied=applied, draining=bool(draining)
+        id=id_,
+        role=role,
+        pool=pool,
+        formats=json.loads(formats),
+        applied=applied,
+        draining=bool(draining),
+        release=release,
     )
 
 

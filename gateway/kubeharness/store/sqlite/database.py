@@ -18,10 +18,14 @@ import aiosqlite
 from kubeharness.core.errors import KubeharnessError, Unavailable
 from kubeharness.store.backend import RaceLost, SchemaRefused
 
-BUILD = 1
+BUILD = 2
 """The number of this build; a schema names the oldest that may open it."""
-VERSION = 1
+VERSION = 2
 """The schema that this build makes."""
+STEPS = {
+    2: (1, "ALTER TABLE component ADD COLUMN release TEXT NOT NULL DEFAULT ''"),
+}
+"""Version → its min_build, and what makes it of the one before."""
 BUSY_SECONDS = 5.0
 DURABLE = "FULL"
 
@@ -121,7 +125,7 @@ class Connection:
 
 
 async def connect(path: Path, *, synchronous: str = DURABLE) -> Connection:
-    """Open the file, and make its schema if it is empty. Raises SchemaRefused, Unavailable."""
+    """Open the file, and make its schema if it is empty or older. Raises SchemaRefused, Unavailable."""
     with translated():
         raw = await aiosqlite.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
     connection = Connection(raw)
@@ -153,12 +157,18 @@ async def check_schema(connection: Connection) -> int:
 
 
 async def _make_schema(connection: Connection) -> None:
-    if await check_schema(connection):
+    if await check_schema(connection) >= VERSION:
         return
     async with connection.transaction("BEGIN IMMEDIATE"):
-        if await check_schema(connection) == 0:  # nobody else made it meanwhile
+        found = await check_schema(connection)  # somebody else may have made it meanwhile
+        if found == 0:
             for statement in statements(schema()):
                 await connection.run(statement)
+            return
+        for version in range(found + 1, VERSION + 1):
+            min_build, statement = STEPS[version]
+            await connection.run(statement)
+            await connection.run("INSERT INTO schema_version (version, min_build) VALUES (?, ?)", version, min_build)
 
 
 def schema() -> str:

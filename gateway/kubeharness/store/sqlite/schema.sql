@@ -1,11 +1,11 @@
--- Version 1. What stands here and has no code yet is meant (engine.md, "there from the first schema").
+-- Version 2. What stands here and has no code yet is meant (engine.md, "there from the first schema").
 -- Times are milliseconds; ids compare as bytes (BINARY, SQLite's own order). The fields of `lane` are core/lane.py's.
 
 CREATE TABLE schema_version (
     version   INTEGER PRIMARY KEY,
     min_build INTEGER NOT NULL          -- the oldest build that may open this file
 ) STRICT;
-INSERT INTO schema_version (version, min_build) VALUES (1, 1);
+INSERT INTO schema_version (version, min_build) VALUES (2, 1);
 
 CREATE TABLE instance (
     namespace   TEXT NOT NULL,
@@ -234,7 +234,8 @@ CREATE TABLE component (
     formats  TEXT NOT NULL,              -- a JSON array
     applied  INTEGER NOT NULL,
     draining INTEGER NOT NULL,
-    beat_at  INTEGER NOT NULL
+    beat_at  INTEGER NOT NULL,
+    release  TEXT NOT NULL DEFAULT ''
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE component_refusal (
