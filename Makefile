@@ -58,7 +58,10 @@ image: runtime ## the container image, by Docker or else buildah: make image ARG
 	@PYTHONPATH=tests $(BIN)/python -m cluster.images $(ARGS)
 
 e2e-cluster: setup ## install, use, upgrade and uninstall it on a real node, ingress included
-	@tests/apt-packages.sh cluster && $(BIN)/python -m pytest -s tests/e2e_cluster $(ARGS)
+	@tests/apt-packages.sh cluster
+	@$(BIN)/python -m pytest -s --timeout 180 tests/image
+	@$(BIN)/python -m pytest tests/node
+	@$(BIN)/python -m pytest -s tests/e2e_cluster $(ARGS)
 
 cluster-up: setup ## a cluster of one node with a router and a Postgres, until cluster-down
 	@tests/apt-packages.sh cluster && PYTHONPATH=tests $(BIN)/python -m cluster up
