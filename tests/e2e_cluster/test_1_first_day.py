@@ -8,7 +8,7 @@ import pytest
 
 from e2e_cluster.callers import Reader
 from e2e_cluster.conftest import Figures, Shell
-from e2e_cluster.release import INGRESS_HOST, PREFIX, ROUTE_HOST, TUTORIAL, Release, until
+from e2e_cluster.release import INGRESS_HOST, NAME, NAMESPACE, PREFIX, ROUTE_HOST, TUTORIAL, Release, until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -63,3 +63,7 @@ def test_each_door_streams_frame_by_frame_and_resumes(installed: Release, figure
         rest = [frame.data for frame in reader.frames if frame.id > middle.id]
         until(lambda: len(resumed.frames) >= len(rest), resumed.kinds)
         assert [frame.data for frame in resumed.frames] == rest
+
+
+def test_helm_test_asks_the_api_through_its_service(installed: Release) -> None:
+    assert "Phase:          Succeeded" in installed.helm("test", NAME, "--namespace", NAMESPACE, "--timeout", "60s")
