@@ -13,7 +13,7 @@ TEXT = (ROOT / "docs" / "howto" / "install.md").read_text()
 VALUES = [yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)]
 COMMANDS = [
     line
-    for block in re.findall(r"^```sh\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    for block in re.findall(r"^```sh(?: skip)?\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     for line in block.replace("\\\n", " ").splitlines()
     if line.startswith(("helm install ", "helm upgrade "))
 ]

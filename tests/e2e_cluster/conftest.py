@@ -42,6 +42,7 @@ class Shell:
     def run(self, block: str, *, within: float = 300) -> str:
         """What a block printed. Fails if one of its commands fails."""
         script = f"set -e -o pipefail\n[ ! -f state ] || . ./state\ncd {ROOT}\nset -a\n{block}\nset +a\n"
+        script += "jobs -p | xargs -r kill\n"  # what a block leaves running ends with it
         script = script.replace("values.yaml", str(self.folder / "values.yaml"))
         script += f"cd {self.folder}\ndeclare -p TOKEN URL 2>/dev/null > state || true\n"
         ran = subprocess.run(
