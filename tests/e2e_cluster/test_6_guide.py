@@ -44,7 +44,7 @@ def test_the_guides_commands_install_upgrade_roll_back_and_uninstall(
 
     assert "Succeeded" in printed  # helm test
     assert '"ok"' in printed  # healthz, through the port
-    assert release.pods("gateway") == []
+    assert all(pod.leaving for pod in release.pods("gateway"))
     kept = release.kubectl("get", "secrets", "-o", "name").split()
     assert {f"secret/{NAME}-tokens", f"secret/{NAME}-database"} <= set(kept)
     release.cluster.kubectl("delete", "namespace", NAMESPACE, timeout=90)
