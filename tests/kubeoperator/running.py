@@ -227,6 +227,13 @@ class Room:
             await asyncio.sleep(0.1)
 
 
+async def says(process: OperatorProcess, status: int, text: str, seconds: float = 60.0) -> None:
+    """Readiness gets there: it looks now and then."""
+    async with asyncio.timeout(seconds):
+        while (found := await asyncio.to_thread(process.get, "/readyz"))[0] != status or text not in found[1]:
+            await asyncio.sleep(0.1)
+
+
 def until(holds: Callable[[], bool], seconds: float, why: Callable[[], str] = str) -> None:
     """Wait for something; fails with `why` if it does not come."""
     deadline = time.monotonic() + seconds

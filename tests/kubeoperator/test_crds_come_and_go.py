@@ -14,7 +14,7 @@ import yaml
 from cluster.access import Cluster
 from cluster.accounts import OPERATOR, SYSTEM_NAMESPACE, install_accounts
 from cluster.control_plane import ControlPlane
-from kubeoperator.running import ROOT, OperatorProcess, Room, agent, fleet_of, operator_process, provider
+from kubeoperator.running import ROOT, OperatorProcess, Room, agent, fleet_of, operator_process, provider, says
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -79,13 +79,6 @@ async def operator(cluster: Cluster, url: str, folder: Path, *, ready: bool = Tr
     kubeconfig = await asyncio.to_thread(cluster.service_account_kubeconfig, SYSTEM_NAMESPACE, OPERATOR)
     async with operator_process(kubeconfig, url, folder=folder, ready=ready) as process:  # all namespaces
         yield process
-
-
-async def says(process: OperatorProcess, status: int, text: str, seconds: float = 60.0) -> None:
-    """Readiness gets there."""
-    async with asyncio.timeout(seconds):
-        while (found := await asyncio.to_thread(process.get, "/readyz"))[0] != status or text not in found[1]:
-            await asyncio.sleep(0.1)
 
 
 async def test_it_waits_for_its_crds_and_survives_their_removal(
