@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes_asyncio.config import kube_config
 
 from cluster.access import Cluster
 from kubeharness.kube import events as module
@@ -18,7 +19,7 @@ UID = "11111111-2222-3333-4444-555555555555"
 def account(control_plane: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     control_plane.kubectl("create", "serviceaccount", "worker", "-n", namespace)
     kubeconfig = control_plane.service_account_kubeconfig(namespace, "worker")
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))  # KUBECONFIG as it was at import
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.5)
     monkeypatch.setattr(module, "SPACING_SECONDS", 0.2)
     return kubeconfig
